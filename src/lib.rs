@@ -12,7 +12,7 @@
 //!
 //! Pure modules take values, and the clock as an argument, and return values:
 //!
-//! - [`api`]: the `GatewaySecret`, `TrustConsumer` and `MirroredFile` resources, labels and annotations.
+//! - [`api`]: the `GatewaySecret`, `TrustConsumer`, `MirroredFile` and `ClientIdentity` resources, labels and annotations.
 //! - [`trust`]: what a proxy loads from a Secret, and whether it is valid.
 //! - [`connectivity`]: which clients and gateways accept each other, and what an update would break.
 //! - [`registry`]: all GatewaySecrets, and which references can be rewritten to which managed Secret.
@@ -20,6 +20,7 @@
 //! - [`rotation`]: observed objects to a GatewaySecret's status, and to the next steps of its rotation.
 //! - [`consumer`]: what workloads of TrustConsumers have loaded, and which one is restarted next.
 //! - [`admission`]: an admission request to a decision.
+//! - [`identity`]: certificates of clients with kubeconfigs: when one is needed, requested and approved.
 //! - [`health`]: results of named checks and a request to a response, as kube-apiserver answers it.
 //! - [`certgen`]: a profile and the Secrets of a control plane to the next step of their rotation.
 //!
@@ -32,6 +33,7 @@ pub mod certgen;
 pub mod connectivity;
 pub mod consumer;
 pub mod health;
+pub mod identity;
 pub mod registry;
 pub mod rewrite;
 pub mod rotation;

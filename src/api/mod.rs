@@ -1,5 +1,6 @@
-//! The API: the [`GatewaySecret`] resource and its policies, [`TrustConsumer`], [`MirroredFile`], labels and annotations.
+//! The API: the [`GatewaySecret`] resource and its policies, [`TrustConsumer`], [`MirroredFile`], [`ClientIdentity`], labels and annotations.
 
+mod client_identity;
 mod clients;
 mod gateway_secret;
 mod mirrored_file;
@@ -18,6 +19,7 @@ mod window;
 mod workload_kind;
 
 pub use crate::trust::{GatewayUse, Level};
+pub use client_identity::*;
 pub use clients::Clients;
 pub use gateway_secret::*;
 pub use mirrored_file::*;

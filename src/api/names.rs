@@ -57,6 +57,18 @@ pub const RESYNC_REQUESTED_AT: &str = "trustspan.dev/resync-requested-at";
 /// Pod-template annotation of a workload that a TrustConsumer names: a hash of the content that its pods load when they start.
 pub const LOADED_HASH: &str = "trustspan.dev/loaded-hash";
 
+/// Annotation of a ClientIdentity: the certificate that was issued last, as in its status. It survives a restore without status.
+pub const CLIENT_CERTIFICATE: &str = "trustspan.dev/client-certificate";
+
+/// Annotation of a ClientIdentity whose client needs a new bootstrap kubeconfig, such as after a lost disk: when that was requested (RFC 3339).
+pub const BOOTSTRAP_REQUESTED_AT: &str = "trustspan.dev/bootstrap-requested-at";
+
+/// Label of the cluster-scoped objects of a ClientIdentity: its namespace.
+pub const IDENTITY_NAMESPACE: &str = "trustspan.dev/client-identity-namespace";
+
+/// Label of the objects of a ClientIdentity: its name.
+pub const IDENTITY_NAME: &str = "trustspan.dev/client-identity-name";
+
 /// Name of the ConfigMap that the agent writes from one of `spec.clients.caConfigMapNames`.
 pub fn managed_config_map_name(source: &str) -> String {
     format!("{source}.trustspan")

@@ -7,7 +7,7 @@ use kube::CustomResourceExt;
 
 use super::Failure;
 use super::inputs::unless_closed;
-use crate::api::{ClusterRotationPolicy, GatewaySecret, MirroredFile, RotationPolicy, TrustConsumer};
+use crate::api::{ClientIdentity, ClusterRotationPolicy, GatewaySecret, MirroredFile, RotationPolicy, TrustConsumer};
 
 /// Print the CustomResourceDefinitions.
 #[derive(Debug, clap::Args)]
@@ -35,6 +35,7 @@ pub fn yaml() -> Result<String, Failure> {
         ClusterRotationPolicy::crd(),
         TrustConsumer::crd(),
         MirroredFile::crd(),
+        ClientIdentity::crd(),
     ];
     let documents = definitions.iter().map(serde_saphyr::to_string).collect::<Result<Vec<_>, _>>()?;
     Ok(documents.join("---\n"))

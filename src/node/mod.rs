@@ -7,6 +7,9 @@ use clap::{Parser, Subcommand};
 
 use crate::cli;
 
+pub mod approve;
+mod health_port;
+pub mod identity;
 pub mod mirror;
 
 /// Keep certificates in files on a node.
@@ -21,12 +24,16 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Mirror(mirror::Args),
+    Identity(identity::Args),
+    Approve(approve::Args),
 }
 
 /// Parses the arguments and runs the subcommand. A usage error ends the process with exit code 2.
 pub fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Mirror(args) => cli::end(mirror::run(args), 1),
+        Command::Identity(args) => cli::end(identity::run(args), 1),
+        Command::Approve(args) => cli::end(approve::run(args), 1),
     }
 }
 

@@ -20,6 +20,7 @@ use super::{
     control_plane::{AUDIT_LOG, Assets, ControlPlane},
     dump,
     kubectl::Kubectl,
+    pki::Authority,
     process::{Process, Scratch, forget_started},
     users::{self, User},
     wait::wait_for,
@@ -79,6 +80,51 @@ impl Cluster {
         })?;
         eprintln!("cluster: API server ready after {ready:.1?}, CRDs after {:.1?}", started.elapsed());
         Ok(cluster)
+    }
+
+    /// Boots a control plane with trustspan's CRDs alone.
+    pub(crate) fn boot_small() -> Result<Self> {
+        let (assets, scratch) = (Assets::locate()?, Scratch::new()?);
+        let control_plane = ControlPlane::start(&assets, &scratch)?;
+        let (kubectl, counter) = (assets.binary("kubectl")?, AtomicU32::new(0));
+        let cluster = Self { control_plane, kubectl, counter, boot_lines: 0, scratch };
+        cluster.apply_crds(&shipped("crd.yaml")?)?;
+        cluster.kubectl(["apply", "-f", "-"]).stdin(shipped("namespace.yaml")?).ok()?;
+        Ok(cluster)
+    }
+
+    /// The URL of the API server, and the CAs of its certificate in PEM.
+    pub(crate) fn server(&self) -> Result<(String, String)> {
+        let config: Value = serde_json::from_str(&fs::read_to_string(self.kubeconfig(User::Admin))?)?;
+        let url = config["clusters"][0]["cluster"]["server"].as_str().context("no server")?.to_owned();
+        Ok((url, fs::read_to_string(self.scratch.join("apiserver/ca.crt"))?))
+    }
+
+    /// Publishes these CAs of the API server: to all users, and by a restarted kube-controller-manager to all namespaces.
+    pub(crate) fn publish_server_cas(&self, pem: &str) -> Result<()> {
+        for user in User::ALL {
+            let mut config: Value = serde_json::from_str(&fs::read_to_string(self.kubeconfig(user))?)?;
+            config["clusters"][0]["cluster"]["certificate-authority-data"] = users::base64(pem).into();
+            fs::write(self.kubeconfig(user), config.to_string())?;
+        }
+        fs::write(self.scratch.join("apiserver/ca.crt"), pem)?;
+        self.control_plane.restart_controller_manager(&self.scratch)
+    }
+
+    /// Gives the API server a certificate of another CA. It reloads the files.
+    pub(crate) fn serve_certificate_of(&self, authority: &Authority) -> Result<()> {
+        let (certificate, key) = authority.issue(&["localhost", "127.0.0.1"])?;
+        for (name, content) in [("tls.key", key), ("tls.crt", certificate)] {
+            let unnamed = self.scratch.join(&format!("apiserver/.{name}.new"));
+            fs::write(&unnamed, content)?;
+            fs::rename(&unnamed, self.scratch.join(&format!("apiserver/{name}")))?;
+        }
+        Ok(())
+    }
+
+    /// Stops the API server for good.
+    pub(crate) fn stop_api_server(&self) -> Result<()> {
+        self.control_plane.api_server().kill()
     }
 
     /// Runs one test on the calling thread.

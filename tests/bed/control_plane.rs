@@ -47,7 +47,7 @@ impl Assets {
 /// The three processes. The log of each is next to its data.
 pub(super) struct ControlPlane {
     // Fields are dropped in this order: clients before the server, so that they do not retry.
-    _controller_manager: Process,
+    controller_manager: Mutex<Process>,
     api_server: Mutex<Process>,
     etcd_url: String,
     _etcd: Process,
@@ -105,6 +105,11 @@ impl ControlPlane {
         Ok((process, port))
     }
 
+    /// Restarts kube-controller-manager, which reads its kubeconfig and the root CA when it starts.
+    pub(super) fn restart_controller_manager(&self, scratch: &Scratch) -> Result<()> {
+        self.controller_manager.lock().unwrap_or_else(PoisonError::into_inner).restart(scratch)
+    }
+
     /// The API server's process.
     pub(super) fn api_server(&self) -> MutexGuard<'_, Process> {
         self.api_server.lock().unwrap_or_else(PoisonError::into_inner)
@@ -132,6 +137,9 @@ impl ControlPlane {
 
         let authority = Authority::new("trustspan test bed")?;
         authority.issue_to(&scratch.join("apiserver"))?;
+        let clients = Authority::new("trustspan test bed clients")?;
+        fs::create_dir_all(scratch.join("clients"))?;
+        clients.write_ca(&scratch.join("clients"), ["ca.key", "ca.crt", "root.crt", "chain.crt"])?;
         let (private, public) = token_keys()?;
         fs::write(scratch.join("service-accounts.key"), private)?;
         fs::write(scratch.join("service-accounts.pub"), public)?;
@@ -166,6 +174,8 @@ impl ControlPlane {
                 format!("--tls-cert-file={}", file("apiserver/tls.crt")),
                 format!("--tls-private-key-file={}", file("apiserver/tls.key")),
                 format!("--token-auth-file={}", file("tokens.csv")),
+                format!("--client-ca-file={}", file("clients/ca.crt")),
+                "--enable-bootstrap-token-auth".to_owned(),
                 "--authorization-mode=RBAC".to_owned(),
                 "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
                 "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
@@ -207,6 +217,8 @@ impl ControlPlane {
                 "--use-service-account-credentials".to_owned(),
                 format!("--service-account-private-key-file={}", file("service-accounts.key")),
                 format!("--root-ca-file={}", file("apiserver/ca.crt")),
+                format!("--cluster-signing-cert-file={}", file("clients/ca.crt")),
+                format!("--cluster-signing-key-file={}", file("clients/ca.key")),
                 "--leader-elect=false".to_owned(),
                 "--secure-port=0".to_owned(),
                 // A test run creates and deletes namespaces continuously; the default limit is 20 requests per second.
@@ -215,8 +227,8 @@ impl ControlPlane {
             ],
             &[],
         )?;
-        let api_server = Mutex::new(api_server);
-        Ok(Self { _controller_manager: controller_manager, api_server, etcd_url, _etcd: etcd })
+        let (api_server, controller_manager) = (Mutex::new(api_server), Mutex::new(controller_manager));
+        Ok(Self { controller_manager, api_server, etcd_url, _etcd: etcd })
     }
 }
 

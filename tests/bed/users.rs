@@ -16,10 +16,12 @@ pub(crate) enum User {
     Agent,
     /// trustspan's webhook server, with the name of its ServiceAccount.
     Webhook,
+    /// trustspan's approver, with the name of its ServiceAccount.
+    Approver,
 }
 
 impl User {
-    pub(super) const ALL: [User; 4] = [User::Admin, User::Dev, User::Agent, User::Webhook];
+    pub(super) const ALL: [User; 5] = [User::Admin, User::Dev, User::Agent, User::Webhook, User::Approver];
 
     /// The user name that RBAC, the audit log and matchConditions use.
     pub(crate) fn name(self) -> &'static str {
@@ -28,6 +30,7 @@ impl User {
             User::Dev => "dev",
             User::Agent => "system:serviceaccount:trustspan-system:trustspan-agent",
             User::Webhook => "system:serviceaccount:trustspan-system:trustspan-webhook",
+            User::Approver => "system:serviceaccount:trustspan-system:trustspan-approver",
         }
     }
 
@@ -35,7 +38,9 @@ impl User {
         match self {
             User::Admin => "system:masters",
             User::Dev => "developers",
-            User::Agent | User::Webhook => "system:serviceaccounts,system:serviceaccounts:trustspan-system",
+            User::Agent | User::Webhook | User::Approver => {
+                "system:serviceaccounts,system:serviceaccounts:trustspan-system"
+            }
         }
     }
 
@@ -45,6 +50,7 @@ impl User {
             User::Dev => "dev.kubeconfig",
             User::Agent => "agent.kubeconfig",
             User::Webhook => "webhook.kubeconfig",
+            User::Approver => "approver.kubeconfig",
         }
     }
 }

@@ -2,7 +2,9 @@
 
 use kube::CustomResourceExt;
 use serde_json::{Value, json};
-use trustspan::api::{ClusterRotationPolicy, GatewaySecret, MirroredFile, RotationPolicy, TrustConsumer};
+use trustspan::api::{
+    ClientIdentity, ClusterRotationPolicy, GatewaySecret, MirroredFile, RotationPolicy, TrustConsumer,
+};
 
 const HEAD: &str = "<!-- Generated: TRUSTSPAN_WRITE=1 cargo test --test reference -->
 # API
@@ -18,7 +20,9 @@ cargo run -q -- crd
 
 pub(crate) fn markdown() -> String {
     let mut page = HEAD.to_owned();
-    for definition in [GatewaySecret::crd(), RotationPolicy::crd(), TrustConsumer::crd(), MirroredFile::crd()] {
+    let kinds =
+        [GatewaySecret::crd(), RotationPolicy::crd(), TrustConsumer::crd(), MirroredFile::crd(), ClientIdentity::crd()];
+    for definition in kinds {
         let definition = json!(definition);
         page += &head(&definition);
         let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];

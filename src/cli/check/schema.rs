@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use crate::admission::INVALID_RESOURCE;
 use crate::api::{
-    ClusterRotationPolicy, GROUP, GatewaySecret, Kind, MirroredFile, RotationPolicy, TrustConsumer, VERSION,
+    ClientIdentity, ClusterRotationPolicy, GROUP, GatewaySecret, Kind, MirroredFile, RotationPolicy, TrustConsumer,
+    VERSION,
 };
 use crate::cli::Failure;
 use crate::trust::Finding;
@@ -37,6 +38,7 @@ impl Schemas {
             ClusterRotationPolicy::crd(),
             TrustConsumer::crd(),
             MirroredFile::crd(),
+            ClientIdentity::crd(),
         ];
         Ok(Self(definitions.iter().map(|definition| Schema::new(&json!(definition))).collect::<Result<_, _>>()?))
     }

@@ -20,7 +20,7 @@ enum Act {
 }
 
 /// A part of the reason, and whether a person has to act. More specific texts come first.
-const WAITS: [(&str, Act); 39] = [
+const WAITS: [(&str, Act); 40] = [
     // Waits of several steps.
     ("may have earlier CAs of", Act::Sometimes),
     // Waits of probes. Without a probe, the propagation delay ends the wait, even if the canary is not renewed.
@@ -47,6 +47,7 @@ const WAITS: [(&str, Act); 39] = [
     ("which no Gateway names any more", Act::No),
     ("takes its clients' CAs from", Act::Yes),
     ("cannot be listed", Act::Yes),
+    ("no longer holds a CA that signs client certificates", Act::Yes),
     ("ConfigMap partners", Act::Yes),
     // Step PromoteIssuer.
     ("Create it empty, with the annotation", Act::Yes),

@@ -1,0 +1,750 @@
+//! Reconciles all ClientIdentities in rounds: at each change of one or of a certificate signing request, and at each resync interval.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind, PartialObjectMeta};
+use kube::runtime::watcher::{self, watcher};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::error::ApproveError;
+use super::objects;
+use super::requests::{self, Issued};
+use crate::agent::lease::Leadership;
+use crate::api::names::{BOOTSTRAP_REQUESTED_AT, CLIENT_CERTIFICATE, IDENTITY_NAME, IDENTITY_NAMESPACE};
+use crate::api::{BootstrapToken, ClientIdentity, ClientIdentityStatus, Condition, ConditionStatus, IssuedCertificate};
+use crate::health::{CheckResult, Requirement};
+use crate::identity::IdentityName;
+use crate::identity::approval::{Recognition, RequestedIdentity, Verdict, decide};
+use crate::identity::kubeconfig::{self, Server};
+use crate::identity::plan::{self, Need, Observed, Plan, rolled_cas};
+use crate::store::watch::with_backoff;
+use crate::store::{CheckHandle, HealthState};
+use crate::trust::{Certificate, bundle, fingerprint_of};
+
+/// Field manager of the approver's writes.
+const FIELD_MANAGER: &str = "trustspan-approver";
+/// Events within this time cause one round.
+const DEBOUNCE: Duration = Duration::from_millis(50);
+/// Timeout of a reconcile of one identity, and of the other parts of a round.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Delay after the first failure to give an identity its bootstrap kubeconfig, doubled after each further one.
+const FIRST_DELAY: Duration = Duration::from_secs(2);
+/// The longest such delay.
+const MAX_DELAY: Duration = Duration::from_secs(300);
+/// Types of conditions.
+const VALID: &str = "Valid";
+const GRANTED: &str = "Granted";
+
+/// The controller, while it leads.
+pub(super) struct Approver<'a> {
+    client: &'a Client,
+    leadership: &'a Leadership,
+    health: &'a Arc<HealthState>,
+    api_server: &'a CheckHandle,
+    token_lifetime: SignedDuration,
+    known: BTreeMap<IdentityName, Known>,
+    client_cas: Vec<Certificate>,
+}
+
+/// What is remembered about an identity between two rounds.
+struct Known {
+    check: CheckHandle,
+    /// A hash of the permissions that were applied last.
+    applied: Option<String>,
+    /// The bootstrap token that exists.
+    token_id: Option<String>,
+    failures: u32,
+    retry_at: Option<Instant>,
+}
+
+impl<'a> Approver<'a> {
+    pub(super) fn new(
+        client: &'a Client,
+        leadership: &'a Leadership,
+        health: &'a Arc<HealthState>,
+        api_server: &'a CheckHandle,
+        token_lifetime: SignedDuration,
+    ) -> Self {
+        Self { client, leadership, health, api_server, token_lifetime, known: BTreeMap::new(), client_cas: Vec::new() }
+    }
+
+    /// Runs until it is dropped.
+    pub(super) async fn run(mut self, resync_interval: Duration) {
+        let event = Arc::new(Notify::new());
+        let mut watches = JoinSet::new();
+        watches.spawn(notify_each::<ClientIdentity>(self.client.clone(), event.clone()));
+        watches.spawn(notify_each::<CertificateSigningRequest>(self.client.clone(), event.clone()));
+        let mut resync_at = Instant::now();
+        loop {
+            let is_resync = resync_at <= Instant::now();
+            if is_resync {
+                resync_at = Instant::now() + resync_interval;
+            }
+            let result = match self.round(is_resync).await {
+                Ok(()) => CheckResult::Ok,
+                Err(error) => error.check_result(),
+            };
+            let has_failed = !result.is_ok();
+            self.api_server.record(result);
+            let mut wake = resync_at.saturating_duration_since(Instant::now());
+            if has_failed {
+                wake = wake.min(FIRST_DELAY);
+            }
+            tokio::select! {
+                () = event.notified() => {}
+                () = sleep(wake) => {}
+            }
+            sleep(DEBOUNCE).await;
+        }
+    }
+
+    async fn round(&mut self, is_resync: bool) -> Result<(), ApproveError> {
+        let identities = list::<ClientIdentity>(self.client).await?;
+        let requests = list::<CertificateSigningRequest>(self.client).await?;
+        if is_resync {
+            self.read_client_cas().await;
+        }
+        let now = Timestamp::now();
+        let mut issued = requests::issued(&requests, now);
+        let mut present: BTreeMap<IdentityName, ClientIdentity> = BTreeMap::new();
+        for object in identities.into_iter().filter(|object| object.metadata.deletion_timestamp.is_none()) {
+            let name = IdentityName::new(&object.namespace().unwrap_or_default(), &object.name_any());
+            let reconciled = self.reconcile(&name, object, issued.remove(&name), is_resync, now);
+            let object = timeout(TIMEOUT, reconciled).await;
+            let object =
+                object.unwrap_or_else(|_| Err(ApproveError::Invalid("The API server does not answer".to_owned())));
+            match object {
+                Ok(object) => drop(present.insert(name, object)),
+                Err(ApproveError::NotLeading) => return Err(ApproveError::NotLeading),
+                Err(error) => self.known(&name).check.record(error.check_result()),
+            }
+        }
+        for request in requests.iter().filter(|request| requests::is_undecided(request)) {
+            self.decide(request, &mut present, now).await?;
+        }
+        self.forget_absent(&present).await?;
+        if is_resync {
+            self.remove_orphans().await?;
+        }
+        Ok(())
+    }
+
+    fn known(&mut self, identity: &IdentityName) -> &mut Known {
+        let health = self.health;
+        self.known.entry(identity.clone()).or_insert_with(|| Known {
+            check: health.add(format!("client-identity/{identity}"), Requirement::Never),
+            applied: None,
+            token_id: None,
+            failures: 0,
+            retry_at: None,
+        })
+    }
+
+    fn check_leading(&self) -> Result<(), ApproveError> {
+        if self.leadership.is_leader() { Ok(()) } else { Err(ApproveError::NotLeading) }
+    }
+
+    /// The CAs by which the API server verifies clients. It publishes them itself.
+    async fn read_client_cas(&mut self) {
+        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), "kube-system");
+        // Without the permission, or without a client CA, this part of the check is left out.
+        if let Ok(Ok(Some(object))) = timeout(TIMEOUT, api.get_opt("extension-apiserver-authentication")).await {
+            let pem = object.data.and_then(|mut data| data.remove("client-ca-file")).unwrap_or_default();
+            self.client_cas = bundle::read(pem.as_bytes()).into_certificates();
+        }
+    }
+
+    /// Makes everything of one identity as it should be. Returns the object with its new status.
+    async fn reconcile(
+        &mut self,
+        identity: &IdentityName,
+        mut object: ClientIdentity,
+        issued: Option<Issued>,
+        is_resync: bool,
+        now: Timestamp,
+    ) -> Result<ClientIdentity, ApproveError> {
+        let before = object.status.clone();
+        let mut status = before.clone().unwrap_or_default();
+        let granted = self.grant(identity, &object, is_resync).await;
+        let server = self.server(identity, &object).await;
+        status.user = Some(identity.user());
+        // Without status, the record of the certificate is in an annotation: the identity is taken over as it is.
+        let recorded = object.annotations().get(CLIENT_CERTIFICATE).and_then(|text| serde_json::from_str(text).ok());
+        status.certificate = newest(status.certificate.take(), recorded);
+        if let (Ok(server), Some(issued)) = (&server, issued) {
+            status.certificate = record(&status, &issued, server, now).or(status.certificate);
+        }
+        self.known(identity).token_id = status.bootstrap.as_ref().map(|token| token.token_id.clone());
+        let outcome = match &server {
+            Ok(server) => self.bootstrap(identity, &mut object, &mut status, server, now).await,
+            Err(error) => Ok(Condition {
+                reason: error.reason().to_owned(),
+                message: error.to_string(),
+                ..condition(VALID, ConditionStatus::False, now)
+            }),
+        };
+        let generation = object.metadata.generation;
+        let mut result = CheckResult::Ok;
+        let granted = match granted {
+            Ok(()) => Condition {
+                reason: "Granted".to_owned(),
+                message: "The client has the declared permissions.".to_owned(),
+                ..condition(GRANTED, ConditionStatus::True, now)
+            },
+            Err(error) => {
+                result = error.check_result();
+                Condition {
+                    reason: error.reason().to_owned(),
+                    message: error.to_string(),
+                    ..condition(GRANTED, ConditionStatus::False, now)
+                }
+            }
+        };
+        if let Err(error) = server {
+            result = error.check_result();
+        }
+        let valid = outcome.unwrap_or_else(|error| {
+            result = error.check_result();
+            Condition {
+                reason: error.reason().to_owned(),
+                message: error.to_string(),
+                ..condition(VALID, ConditionStatus::False, now)
+            }
+        });
+        set_condition(&mut status, Condition { observed_generation: generation, ..valid });
+        set_condition(&mut status, Condition { observed_generation: generation, ..granted });
+        self.known(identity).check.record(result);
+        let annotation = status.certificate.as_ref().and_then(|certificate| serde_json::to_string(certificate).ok());
+        if annotation.as_ref() != object.annotations().get(CLIENT_CERTIFICATE) {
+            self.check_leading()?;
+            object = annotate(self.client, identity, annotation).await?;
+        }
+        if object.status.as_ref() != Some(&status) {
+            object = self.store_status(identity, object, status).await?;
+        }
+        Ok(object)
+    }
+
+    /// Writes the status of an object as it was read, and returns what is stored.
+    async fn store_status(
+        &self,
+        identity: &IdentityName,
+        mut object: ClientIdentity,
+        status: ClientIdentityStatus,
+    ) -> Result<ClientIdentity, ApproveError> {
+        self.check_leading()?;
+        object.status = Some(status);
+        let api: Api<ClientIdentity> = Api::namespaced(self.client.clone(), &identity.namespace);
+        let written = api.replace_status(&identity.name, &PostParams::default(), &object).await;
+        written.map_err(|error| ApproveError::api(format!("write the status of ClientIdentity {identity}"), error))
+    }
+
+    /// How the API server is reached, by the spec.
+    async fn server(&self, identity: &IdentityName, object: &ClientIdentity) -> Result<Server, ApproveError> {
+        let server = &object.spec.server;
+        let invalid = |error| ApproveError::Invalid(format!("spec.server: {error}"));
+        if let Some(pem) = &server.ca_bundle {
+            return Server::new(&server.endpoint, pem.as_bytes()).map_err(invalid);
+        }
+        let name = server.ca_config_map_name.as_deref().unwrap_or("kube-root-ca.crt");
+        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &identity.namespace);
+        let read = api.get_opt(name).await;
+        let read = read.map_err(|error| ApproveError::api(format!("read ConfigMap {name}"), error))?;
+        let pem = read.and_then(|object| object.data?.remove("ca.crt"));
+        let missing = || {
+            ApproveError::Invalid(format!(
+                "ConfigMap {name} with the key ca.crt does not exist. Create it, or set spec.server"
+            ))
+        };
+        Server::new(&server.endpoint, pem.ok_or_else(missing)?.as_bytes()).map_err(invalid)
+    }
+
+    /// Applies the permissions, if they have changed or at a resync.
+    async fn grant(
+        &mut self,
+        identity: &IdentityName,
+        object: &ClientIdentity,
+        is_resync: bool,
+    ) -> Result<(), ApproveError> {
+        let uid = object.uid().unwrap_or_default();
+        let permissions = objects::permissions(identity, &uid, &object.spec.rules);
+        let hash = fingerprint_of(json!([uid, object.spec.rules]).to_string().as_bytes());
+        if !is_resync && self.known(identity).applied.as_ref() == Some(&hash) {
+            return Ok(());
+        }
+        self.known(identity).applied = None;
+        self.check_leading()?;
+        let mut failure = None;
+        // A Role that is refused does not keep the client from having a certificate.
+        for (kind, desired) in permissions {
+            let group = "rbac.authorization.k8s.io";
+            if let Err(error) = apply(self.client, (group, kind), &desired).await {
+                failure = failure.or(Some(error));
+            }
+        }
+        match failure {
+            Some(error) => Err(error),
+            None => {
+                self.known(identity).applied = Some(hash);
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes or removes the bootstrap token and kubeconfig. Returns the condition `Valid`.
+    async fn bootstrap(
+        &mut self,
+        identity: &IdentityName,
+        object: &mut ClientIdentity,
+        status: &mut ClientIdentityStatus,
+        server: &Server,
+        now: Timestamp,
+    ) -> Result<Condition, ApproveError> {
+        let requested_at = object.annotations().get(BOOTSTRAP_REQUESTED_AT).and_then(|text| text.parse().ok());
+        let observed = Observed {
+            identity,
+            server,
+            certificate: status.certificate.as_ref(),
+            bootstrap: status.bootstrap.as_ref(),
+            requested_at,
+            client_cas: &self.client_cas,
+        };
+        let plan = plan::plan(&observed, now);
+        let secret = object.spec.bootstrap_secret_name(&identity.name);
+        let waiting = |need: Need, rest: String| Condition {
+            reason: need.reason().to_owned(),
+            message: format!("{} {rest}", need.message()),
+            ..condition(VALID, ConditionStatus::False, now)
+        };
+        match plan {
+            Plan::Valid { remove_token_at } => {
+                if object.status.is_none() {
+                    let api: Api<Secret> = Api::namespaced(self.client.clone(), &identity.namespace);
+                    let stored = api.get_opt(&secret).await;
+                    let stored = stored.map_err(|error| ApproveError::api(format!("read Secret {secret}"), error))?;
+                    last_server(stored.as_ref(), &secret, identity)?;
+                    self.remove_recorded_token(stored.as_ref(), "").await?;
+                }
+                if let Some(token) = status.bootstrap.as_ref().filter(|_| remove_token_at.is_some_and(|at| at <= now)) {
+                    self.remove_token(&token.token_id).await?;
+                    status.bootstrap = None;
+                }
+                let expires = status.certificate.as_ref().map(|certificate| certificate.not_after.to_string());
+                Ok(Condition {
+                    reason: "Issued".to_owned(),
+                    message: format!("The client has a certificate, which expires at {}.", expires.unwrap_or_default()),
+                    ..condition(VALID, ConditionStatus::True, now)
+                })
+            }
+            Plan::Wait(need) => Ok(waiting(need, format!("Its bootstrap kubeconfig is in Secret {secret}."))),
+            Plan::Delay(need, until) => {
+                if let Some(token) = &status.bootstrap {
+                    self.remove_token(&token.token_id).await?;
+                }
+                Ok(waiting(need, format!("Its bootstrap token expired unused; the next one is made at {until}.")))
+            }
+            Plan::Bootstrap(need) => {
+                let known = self.known(identity);
+                if known.retry_at.is_some_and(|at| Instant::now() < at) {
+                    // The condition says why the last attempt failed.
+                    let last = status.condition(VALID).cloned();
+                    return Ok(last.unwrap_or_else(|| condition(VALID, ConditionStatus::False, now)));
+                }
+                let made = self.make_bootstrap(identity, object, status, server, now).await;
+                let known = self.known(identity);
+                match made {
+                    Ok(()) => {
+                        (known.failures, known.retry_at) = (0, None);
+                        tracing::info!(%identity, reason = need.reason(), "bootstrap kubeconfig made");
+                        Ok(waiting(need, format!("Its bootstrap kubeconfig is in Secret {secret}.")))
+                    }
+                    Err(error) => {
+                        let delay = FIRST_DELAY.saturating_mul(1 << known.failures.min(8)).min(MAX_DELAY);
+                        known.failures += 1;
+                        known.retry_at = Some(Instant::now() + delay);
+                        Err(error)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes a token, and puts a bootstrap kubeconfig where the client reads it.
+    async fn make_bootstrap(
+        &mut self,
+        identity: &IdentityName,
+        object: &mut ClientIdentity,
+        status: &mut ClientIdentityStatus,
+        server: &Server,
+        now: Timestamp,
+    ) -> Result<(), ApproveError> {
+        let no_random = || ApproveError::Invalid("The system has no random bytes".to_owned());
+        let (id, token_secret) =
+            (objects::random_text(6).ok_or_else(no_random)?, objects::random_text(16).ok_or_else(no_random)?);
+        let before = status.bootstrap.take();
+        if let Some(token) = &before {
+            self.remove_token(&token.token_id).await?;
+        }
+        let unused = before.as_ref().filter(|token| token.delivered && token.key_hash.is_none());
+        let expiration = now.saturating_add(self.token_lifetime).unwrap_or(Timestamp::MAX);
+        let token = BootstrapToken {
+            token_id: id.to_string(),
+            created_at: now,
+            expiration,
+            endpoint: server.endpoint.clone(),
+            ca_hash: server.ca_hash(),
+            bundle_hash: server.ca_hash(),
+            cas: server.cas.iter().map(|ca| ca.fingerprint.clone()).collect(),
+            delivered: false,
+            attempts: unused.map_or(1, |token| token.attempts.saturating_add(1)),
+            key_hash: None,
+        };
+        status.bootstrap = Some(token);
+        // Stored first: a process that is started after a crash knows which token to remove.
+        *object = self.store_status(identity, object.clone(), status.clone()).await?;
+        self.known(identity).token_id = Some(id.to_string());
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), "kube-system");
+        let token = decoded::<Secret>(objects::token_secret(identity, &id, &token_secret, expiration))?;
+        let created = secrets.create(&PostParams::default(), &token).await;
+        created.map_err(|error| ApproveError::api("create a bootstrap token in kube-system", error))?;
+
+        let namespace = &identity.namespace;
+        let name = object.spec.bootstrap_secret_name(&identity.name);
+        let api: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
+        let stored =
+            api.get_opt(&name).await.map_err(|error| ApproveError::api(format!("read Secret {name}"), error))?;
+        let last = last_server(stored.as_ref(), &name, identity)?;
+        self.remove_recorded_token(stored.as_ref(), &id).await?;
+        let server = Server { cas: rolled_cas(server, before.as_ref(), last.as_ref(), now), ..server.clone() };
+        if let Some(token) = &mut status.bootstrap {
+            token.bundle_hash = server.ca_hash();
+        }
+        let kubeconfig = kubeconfig::bootstrap(identity, &server, &format!("{}.{}", *id, *token_secret));
+        let uid = object.uid().unwrap_or_default();
+        let secret = objects::bootstrap_secret(identity, Some(&uid), (namespace, &name), &kubeconfig.text);
+        apply(self.client, ("", "Secret"), &secret).await?;
+
+        if let Some(delivery) = &object.spec.delivery {
+            let source = &delivery.kubeconfig_secret_name;
+            let read = api.get_opt(source).await;
+            let read = read.map_err(|error| ApproveError::api(format!("read Secret {source}"), error))?;
+            let other = other_cluster(read.as_ref(), source).await?;
+            let (namespace, name) = (&delivery.namespace, &delivery.secret_name);
+            let api: Api<Secret> = Api::namespaced(other.clone(), namespace);
+            let stored = api.get_opt(name).await;
+            let stored = stored.map_err(|error| {
+                ApproveError::api(format!("read Secret {namespace}/{name} of the other cluster"), error)
+            })?;
+            last_server(stored.as_ref(), name, identity)?;
+            let secret = objects::bootstrap_secret(identity, None, (namespace, name), &kubeconfig.text);
+            apply(&other, ("", "Secret"), &secret).await?;
+        }
+        if let Some(token) = &mut status.bootstrap {
+            token.delivered = true;
+        }
+        Ok(())
+    }
+
+    /// Removes the token of a bootstrap kubeconfig. After a restore without status, nothing else names it.
+    async fn remove_recorded_token(&self, stored: Option<&Secret>, new_id: &str) -> Result<(), ApproveError> {
+        match stored.and_then(token_id) {
+            Some(old) if old != new_id => self.remove_token(&old).await,
+            _ => Ok(()),
+        }
+    }
+
+    async fn remove_token(&self, token_id: &str) -> Result<(), ApproveError> {
+        self.check_leading()?;
+        let api: Api<Secret> = Api::namespaced(self.client.clone(), "kube-system");
+        match api.delete(&objects::token_secret_name(token_id), &DeleteParams::default()).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            result => {
+                result.map(drop).map_err(|error| ApproveError::api("delete a bootstrap token in kube-system", error))
+            }
+        }
+    }
+
+    /// Approves or denies a request, or leaves it alone.
+    async fn decide(
+        &mut self,
+        request: &CertificateSigningRequest,
+        present: &mut BTreeMap<IdentityName, ClientIdentity>,
+        now: Timestamp,
+    ) -> Result<(), ApproveError> {
+        let (identity, key_hash) = match requests::recognized(request) {
+            Recognition::Other => return Ok(()),
+            Recognition::Refused(denial) => {
+                self.check_leading()?;
+                return requests::deny(self.client, request, &denial).await;
+            }
+            Recognition::Identity { identity, key_hash } => (identity, key_hash),
+        };
+        let is_allowed = requests::is_allowed(self.client, request, &identity).await?;
+        let object = present.get(&identity);
+        // It could not be reconciled in this round.
+        if object.is_none() && self.known.contains_key(&identity) {
+            return Ok(());
+        }
+        let bootstrap = object.and_then(|object| object.status.as_ref()?.bootstrap.as_ref());
+        let requested = object.map(|object| RequestedIdentity {
+            max_expiration_seconds: object.spec.max_expiration_seconds(),
+            bootstrap,
+            is_allowed,
+        });
+        let fields = requests::fields(request);
+        match decide(&fields, &key_hash, requested.as_ref(), now) {
+            Verdict::Wait => Ok(()),
+            Verdict::Deny(denial) => {
+                self.check_leading()?;
+                requests::deny(self.client, request, &denial).await
+            }
+            Verdict::Approve => {
+                let by_token = bootstrap.filter(|token| fields.username.ends_with(&token.token_id));
+                if by_token.is_some_and(|token| token.key_hash.as_ref() != Some(&key_hash))
+                    && let Some(object) = present.remove(&identity)
+                {
+                    // Stored before the approval: a token is for one key, whatever happens to this process.
+                    let mut status = object.status.clone().unwrap_or_default();
+                    if let Some(token) = &mut status.bootstrap {
+                        token.key_hash = Some(key_hash);
+                    }
+                    let object = self.store_status(&identity, object, status).await?;
+                    present.insert(identity, object);
+                }
+                self.check_leading()?;
+                requests::approve(self.client, request).await
+            }
+        }
+    }
+
+    /// Removes the tokens of identities that were deleted.
+    async fn forget_absent(&mut self, present: &BTreeMap<IdentityName, ClientIdentity>) -> Result<(), ApproveError> {
+        let absent: Vec<_> = self.known.keys().filter(|identity| !present.contains_key(*identity)).cloned().collect();
+        for identity in absent {
+            let api: Api<ClientIdentity> = Api::namespaced(self.client.clone(), &identity.namespace);
+            let read = api.get_metadata_opt(&identity.name).await;
+            let read = read.map_err(|error| ApproveError::api(format!("read ClientIdentity {identity}"), error))?;
+            if read.is_some_and(|object| object.metadata.deletion_timestamp.is_none()) {
+                continue;
+            }
+            if let Some(token_id) = self.known.get(&identity).and_then(|known| known.token_id.clone()) {
+                self.remove_token(&token_id).await?;
+            }
+            self.remove_cluster_objects(&identity).await?;
+            self.known.remove(&identity);
+        }
+        Ok(())
+    }
+
+    /// Removes the cluster-scoped objects of identities that do not exist.
+    async fn remove_orphans(&self) -> Result<(), ApproveError> {
+        let resource = resource("rbac.authorization.k8s.io", "ClusterRole");
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
+        let listed = api.list_metadata(&ListParams::default().labels(IDENTITY_NAMESPACE)).await;
+        let listed = listed.map_err(|error| ApproveError::api("list ClusterRoles", error))?;
+        let identities: BTreeSet<_> = listed
+            .iter()
+            .filter_map(|object| {
+                let label = |key| object.labels().get(key);
+                Some(IdentityName::new(label(IDENTITY_NAMESPACE)?, label(IDENTITY_NAME)?))
+            })
+            .collect();
+        for identity in identities.iter().filter(|identity| !self.known.contains_key(*identity)) {
+            self.remove_cluster_objects(identity).await?;
+        }
+        Ok(())
+    }
+
+    async fn remove_cluster_objects(&self, identity: &IdentityName) -> Result<(), ApproveError> {
+        self.check_leading()?;
+        for kind in ["ClusterRoleBinding", "ClusterRole"] {
+            let resource = resource("rbac.authorization.k8s.io", kind);
+            let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
+            match api.delete(&identity.cluster_role_name(), &DeleteParams::default()).await {
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                result => drop(result.map_err(|error| ApproveError::api(format!("delete a {kind}"), error))?),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The later of two records.
+fn newest(one: Option<IssuedCertificate>, other: Option<IssuedCertificate>) -> Option<IssuedCertificate> {
+    [one, other].into_iter().flatten().max_by_key(|record| (record.not_after, record.issued_at))
+}
+
+/// The record of a certificate, unless it is recorded.
+fn record(
+    status: &ClientIdentityStatus,
+    issued: &Issued,
+    server: &Server,
+    now: Timestamp,
+) -> Option<IssuedCertificate> {
+    let before = status.certificate.as_ref();
+    let encoded = issued.encoded();
+    if before.is_some_and(|before| before.certificate == encoded || before.not_after > issued.certificate.not_after) {
+        return None;
+    }
+    // The kubeconfig has the server of the bootstrap kubeconfig, or the server that it had before.
+    let token = status.bootstrap.as_ref().filter(|token| issued.requester.ends_with(&token.token_id));
+    let (endpoint, ca_hash, bundle_hash) = match (token, before) {
+        (Some(token), _) => (token.endpoint.clone(), token.ca_hash.clone(), token.bundle_hash.clone()),
+        (None, Some(before)) => (before.endpoint.clone(), before.ca_hash.clone(), before.bundle_hash.clone()),
+        (None, None) => (server.endpoint.clone(), server.ca_hash(), server.ca_hash()),
+    };
+    Some(IssuedCertificate {
+        request: issued.request.clone(),
+        certificate: encoded,
+        not_after: issued.certificate.not_after,
+        issued_at: now,
+        endpoint,
+        ca_hash,
+        bundle_hash,
+    })
+}
+
+fn condition(type_: &str, status: ConditionStatus, now: Timestamp) -> Condition {
+    Condition {
+        type_: type_.to_owned(),
+        status,
+        observed_generation: None,
+        last_transition_time: now,
+        reason: "Unknown".to_owned(),
+        message: String::new(),
+    }
+}
+
+/// Replaces the condition of a type. Its time of transition stays if the status does.
+fn set_condition(status: &mut ClientIdentityStatus, mut condition: Condition) {
+    if let Some(before) = status.condition(&condition.type_).filter(|before| before.status == condition.status) {
+        condition.last_transition_time = before.last_transition_time;
+    }
+    status.conditions.retain(|one| one.type_ != condition.type_);
+    status.conditions.push(condition);
+    status.conditions.sort_by(|one, other| one.type_.cmp(&other.type_));
+}
+
+/// The server in the bootstrap kubeconfig of a Secret that trustspan wrote.
+fn last_server(stored: Option<&Secret>, name: &str, identity: &IdentityName) -> Result<Option<Server>, ApproveError> {
+    let Some(stored) = stored else { return Ok(None) };
+    let label = |key| stored.labels().get(key).map(String::as_str);
+    if (label(IDENTITY_NAMESPACE), label(IDENTITY_NAME)) != (Some(&identity.namespace), Some(&identity.name)) {
+        return Err(ApproveError::Invalid(format!(
+            "Secret {name} exists and is not of ClientIdentity {identity}, so it is not overwritten. Delete it, or name another one in the spec"
+        )));
+    }
+    let text =
+        stored.data.as_ref().and_then(|data| data.get("kubeconfig")).map(|bytes| String::from_utf8_lossy(&bytes.0));
+    Ok(text.and_then(|text| kubeconfig::parse(&text).ok()).map(|(kubeconfig, _)| kubeconfig.server))
+}
+
+/// The public part of the token in the bootstrap kubeconfig of a Secret.
+fn token_id(stored: &Secret) -> Option<String> {
+    let text = stored.data.as_ref()?.get("kubeconfig")?;
+    let config: Value = serde_json::from_slice(&text.0).ok()?;
+    let (id, _) = config["users"][0]["user"]["token"].as_str()?.split_once('.')?;
+    let is_id = id.len() == 6 && id.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    is_id.then(|| id.to_owned())
+}
+
+/// A client for the cluster of a kubeconfig in a Secret.
+async fn other_cluster(secret: Option<&Secret>, name: &str) -> Result<Client, ApproveError> {
+    // Errors of kube could quote the text.
+    let unusable = || {
+        ApproveError::Invalid(format!(
+            "Secret {name} (spec.delivery) has no usable kubeconfig under the key kubeconfig"
+        ))
+    };
+    let bytes = secret.and_then(|secret| secret.data.as_ref()?.get("kubeconfig")).ok_or_else(unusable)?;
+    let text = std::str::from_utf8(&bytes.0).map_err(|_| unusable())?;
+    let parsed = kube::config::Kubeconfig::from_yaml(text).map_err(|_| unusable())?;
+    // Anything but embedded data would be read from, or run on, the approver's own machine.
+    let is_embedded = parsed.auth_infos.iter().filter_map(|one| one.auth_info.as_ref()).all(|user| {
+        user.exec.is_none()
+            && user.auth_provider.is_none()
+            && user.token_file.is_none()
+            && user.client_certificate.is_none()
+            && user.client_key.is_none()
+    }) && parsed
+        .clusters
+        .iter()
+        .filter_map(|one| one.cluster.as_ref())
+        .all(|one| one.certificate_authority.is_none());
+    if !is_embedded {
+        return Err(ApproveError::Invalid(format!(
+            "the kubeconfig of Secret {name} (spec.delivery) names files or commands; expected embedded credentials only"
+        )));
+    }
+    let config = kube::Config::from_custom_kubeconfig(parsed, &kube::config::KubeConfigOptions::default()).await;
+    Client::try_from(config.map_err(|_| unusable())?).map_err(|_| unusable())
+}
+
+fn decoded<T: DeserializeOwned>(object: Value) -> Result<T, ApproveError> {
+    serde_json::from_value(object).map_err(|_| ApproveError::Invalid("An object cannot be encoded".to_owned()))
+}
+
+fn resource(group: &str, kind: &str) -> ApiResource {
+    ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind))
+}
+
+/// Server-side apply.
+async fn apply(client: &Client, (group, kind): (&str, &str), desired: &Value) -> Result<(), ApproveError> {
+    let (metadata, resource) = (&desired["metadata"], resource(group, kind));
+    let name = metadata["name"].as_str().unwrap_or_default();
+    let api: Api<DynamicObject> = match metadata["namespace"].as_str() {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    };
+    let params = PatchParams::apply(FIELD_MANAGER).force();
+    let applied = api.patch(name, &params, &Patch::Apply(desired)).await;
+    applied.map(drop).map_err(|error| ApproveError::api(format!("apply {kind} {name}"), error))
+}
+
+/// Writes the annotation with the certificate. Returns the object with its new resourceVersion.
+async fn annotate(
+    client: &Client,
+    identity: &IdentityName,
+    annotation: Option<String>,
+) -> Result<ClientIdentity, ApproveError> {
+    let api: Api<ClientIdentity> = Api::namespaced(client.clone(), &identity.namespace);
+    let change = json!({ "metadata": { "annotations": { CLIENT_CERTIFICATE: annotation } } });
+    let written = api.patch(&identity.name, &PatchParams::default(), &Patch::Merge(&change)).await;
+    written.map_err(|error| ApproveError::api(format!("annotate ClientIdentity {identity}"), error))
+}
+
+async fn list<K>(client: &Client) -> Result<Vec<K>, ApproveError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let listed = timeout(TIMEOUT, Api::<K>::all(client.clone()).list(&ListParams::default())).await;
+    let listed = listed.unwrap_or_else(|_| Err(kube::Error::Service("no answer".into())));
+    Ok(listed.map_err(|error| ApproveError::api(format!("list {}", K::plural(&())), error))?.items)
+}
+
+/// Notifies of each event of a kind.
+async fn notify_each<K>(client: Client, event: Arc<Notify>)
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+{
+    let api: Api<PartialObjectMeta<K>> = Api::all(client);
+    let mut events = std::pin::pin!(with_backoff(watcher(api, watcher::Config::default())));
+    while let Some(next) = events.next().await {
+        if let Err(error) = &next {
+            tracing::debug!("watch of {} failed, retrying: {error}", K::plural(&()));
+        }
+        event.notify_one();
+    }
+}
