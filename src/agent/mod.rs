@@ -14,7 +14,7 @@ mod gateway_resync;
 pub mod lease;
 pub mod metrics;
 mod owned_objects;
-mod permission;
+pub(crate) mod permission;
 mod probe;
 mod rbac;
 mod readiness;

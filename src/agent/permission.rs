@@ -8,17 +8,18 @@ use kube::{Api, Client};
 use tokio::time::{sleep, timeout};
 
 use super::RECONCILE_TIMEOUT;
+use crate::api::SourceKind;
 
-/// Waits until the API server says that this process may read a Secret. Every user may ask (ClusterRole `system:basic-user`).
-pub(super) async fn granted(client: &Client, (namespace, secret): (&str, &str), interval: Duration) {
+/// Waits until the API server says that this process may read an object. Every user may ask (ClusterRole `system:basic-user`).
+pub(crate) async fn granted(client: &Client, kind: SourceKind, (namespace, name): (&str, &str), interval: Duration) {
     let api: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     let text = |text: &str| Some(text.to_owned());
     let attributes = ResourceAttributes {
         verb: text("get"),
         version: text("v1"),
-        resource: text("secrets"),
+        resource: text(kind.plural()),
         namespace: text(namespace),
-        name: text(secret),
+        name: text(name),
         ..ResourceAttributes::default()
     };
     let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };

@@ -21,7 +21,7 @@ use super::trust_bundles;
 use super::{
     AgentError, RECONCILE_TIMEOUT, apply, describe, observe_status, permission, readiness, resolution, watches,
 };
-use crate::api::{ConditionStatus, GatewaySecretStatus};
+use crate::api::{ConditionStatus, GatewaySecretStatus, SourceKind};
 use crate::health::CheckResult;
 use crate::registry::Entry;
 use crate::rotation;
@@ -97,7 +97,7 @@ impl Reconciler {
                         let entry = self.input.borrow().entry.clone();
                         let secret = (entry.namespace.as_str(), entry.source_name());
                         tokio::select! {
-                            () = permission::granted(&self.client, secret, self.resync_interval) => {}
+                            () = permission::granted(&self.client, SourceKind::Secret, secret, self.resync_interval) => {}
                             changed = backoff::wait_for_change(&mut self.input, failed.as_ref()) => {
                                 if changed.is_err() {
                                     return;

@@ -458,6 +458,18 @@ pub fn watch_error_message(error: &watcher::Error) -> String {
     }
 }
 
+/// Whether a watch failed because a permission is missing.
+pub fn is_forbidden(error: &watcher::Error) -> bool {
+    use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
+    match error {
+        InitialListFailed(kube::Error::Api(status))
+        | WatchStartFailed(kube::Error::Api(status))
+        | WatchFailed(kube::Error::Api(status)) => status.code == 403,
+        WatchError(status) => status.code == 403,
+        _ => false,
+    }
+}
+
 /// How a failed watch affects the health check, with a text that describes it.
 pub fn watch_failure(error: &watcher::Error, text: String) -> Option<CheckResult> {
     use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};

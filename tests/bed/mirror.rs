@@ -20,28 +20,33 @@ use super::{
 
 /// The rights of `manifests/node/rbac.yaml` for the objects of one namespace, and a kubeconfig of the ServiceAccount.
 pub(crate) struct MirrorRights {
+    pub(crate) account: String,
     pub(crate) kubeconfig: PathBuf,
 }
 
 impl MirrorRights {
     /// Grants them for an object that has this kind and name.
     pub(crate) fn grant(cluster: &Cluster, ns: &str, kind: &str, name: &str) -> Result<Self> {
+        Self::grant_to(cluster, ns, kind, name, &format!("mirror-{}", cluster.unique()))
+    }
+
+    /// The same for a ServiceAccount that may exist.
+    pub(crate) fn grant_to(cluster: &Cluster, ns: &str, kind: &str, name: &str, account: &str) -> Result<Self> {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/node");
-        let account = format!("mirror-{}", cluster.unique());
         let rights = fs::read_to_string(dir.join("rbac.yaml"))?
             .replace("istio-ingress", ns)
             .replace("[secrets]", &format!("[{kind}s]"))
             .replace("[ingress-gateway]", &format!("[{name}]"))
-            .replace("trustspan-mirror", &account);
+            .replace("trustspan-mirror", account);
         cluster.kubectl(["apply", "-f", "-"]).stdin(fs::read_to_string(dir.join("namespace.yaml"))?).ok()?;
         cluster.kubectl(["apply", "-f", "-"]).stdin(rights).ok()?;
-        let token = cluster.kubectl(["create", "token", &account, "-n", "trustspan-node", "--duration=2h"]).ok()?;
+        let token = cluster.kubectl(["create", "token", account, "-n", "trustspan-node", "--duration=2h"]).ok()?;
         // JSON is YAML.
         let mut kubeconfig: Value = serde_json::from_str(&fs::read_to_string(cluster.kubeconfig(User::Admin))?)?;
         kubeconfig["users"][0]["user"] = json!({ "token": token.trim() });
         let file = cluster.temp_dir("mirror-rights")?.join("kubeconfig");
         fs::write(&file, kubeconfig.to_string())?;
-        Ok(Self { kubeconfig: file })
+        Ok(Self { account: account.to_owned(), kubeconfig: file })
     }
 
     /// A kubeconfig for a server that does not exist.
@@ -56,7 +61,7 @@ impl MirrorRights {
         });
         let file = cluster.temp_dir("mirror-rights")?.join("kubeconfig");
         fs::write(&file, kubeconfig.to_string())?;
-        Ok(Self { kubeconfig: file })
+        Ok(Self { account: String::new(), kubeconfig: file })
     }
 }
 

@@ -170,6 +170,9 @@ fn mirror_reports_what_the_file_holds(cluster: &Cluster) -> Result<()> {
         mirror.wait_answer(&check("healthz", &file), 500, "cannot read ConfigMap")?;
         mirror.wait_answer("/readyz", 500, "")?;
         ensure!(fs::read_to_string(&file)? == text(&[&two, &one]), "the file has changed");
+        write(cluster, ns, &text(&[&two]))?;
+        MirrorRights::grant_to(cluster, ns, "configmap", "trust", &rights.account)?;
+        wait_file(&mirror, &file, &text(&[&two])).context("the right was granted again")?;
         // Objects of other namespaces can be neither read nor written with these rights.
         let kubeconfig = format!("--kubeconfig={}", rights.kubeconfig.display());
         for (verb, resource) in [("get", "secrets"), ("list", "configmaps"), ("patch", "mirroredfiles")] {

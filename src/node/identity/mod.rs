@@ -112,11 +112,15 @@ async fn keep(args: Args) -> Result<ExitCode, RunError> {
     let client = if needs_cluster { Some(cluster::connect(args.kubeconfig.as_deref()).await?) } else { None };
     let secrets = |namespace: &str| client.as_ref().map(|client| Api::namespaced(client.clone(), namespace));
     let source = match (&args.bootstrap_from, &args.bootstrap_kubeconfig) {
-        (Some((namespace, name)), _) => secrets(namespace).map(|api| BootstrapSource::Secret(api, name.clone())),
+        (Some((namespace, name)), _) => {
+            secrets(namespace).map(|api| BootstrapSource::Secret(Box::new(api), name.clone()))
+        }
         (None, file) => file.clone().map(BootstrapSource::File),
     };
     let store = match (&args.to_secret, &args.to) {
-        (Some((namespace, name)), _) => secrets(namespace).map(|api| IdentityStore::Secret(api, name.clone())),
+        (Some((namespace, name)), _) => {
+            secrets(namespace).map(|api| IdentityStore::Secret(Box::new(api), name.clone()))
+        }
         (None, directory) => directory.clone().map(IdentityStore::Directory),
     };
     if let Some(directory) = &args.to {
@@ -146,7 +150,7 @@ async fn keep(args: Args) -> Result<ExitCode, RunError> {
 /// Where the bootstrap kubeconfig is.
 enum BootstrapSource {
     File(PathBuf),
-    Secret(Api<Secret>, String),
+    Secret(Box<Api<Secret>>, String),
 }
 
 impl BootstrapSource {

@@ -77,7 +77,7 @@ impl Stored {
 /// A directory, or a Secret.
 pub(super) enum IdentityStore {
     Directory(PathBuf),
-    Secret(Api<Secret>, String),
+    Secret(Box<Api<Secret>>, String),
 }
 
 impl IdentityStore {

@@ -8,7 +8,6 @@ mod source;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -164,8 +163,7 @@ async fn mirror(args: Args) -> Result<ExitCode, RunError> {
     let reporter = Reporter::new(client.clone(), &args.from.namespace, spec, report_check);
     tokio::spawn(reporter.run(reported));
     let mut watched = WatchedSource::new(&args.from, &args.key);
-    let (events, answered) = source::events(&client, &args.from);
-    let mut events = pin!(events);
+    let (mut events, answered) = source::events(&client, &args.from);
     let mut file = MirroredPath::new(path, args.mode, args.bootstrap, metrics);
     let poll = args.poll.max(Duration::from_millis(100));
     let started = Instant::now();

@@ -3,8 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use futures::{Stream, StreamExt};
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
 use kube::api::DynamicObject;
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::watcher::{self, Event, watcher};
@@ -13,6 +15,7 @@ use serde_json::Value;
 use tokio::sync::Notify;
 use zeroize::Zeroizing;
 
+use crate::agent::permission;
 use crate::api::SourceKind;
 use crate::consumer;
 use crate::health::CheckResult;
@@ -72,18 +75,54 @@ pub(super) struct WatchedSource {
     listed: Option<Stored>,
 }
 
+type Events = BoxStream<'static, watcher::Result<Event<DynamicObject>>>;
+
+/// Time between two questions whether the source may be read.
+const PERMISSION_INTERVAL: Duration = Duration::from_secs(5);
+
 /// Events of the source, and a notification at each answer of the API server that is no error.
-pub(super) fn events(
-    client: &Client,
-    source: &SourceRef,
-) -> (impl Stream<Item = watcher::Result<Event<DynamicObject>>> + use<>, Arc<Notify>) {
+///
+/// Without the permission to read the source, the watch ends until there is one: each attempt would leave a denied request in the audit log.
+pub(super) fn events(client: &Client, source: &SourceRef) -> (Events, Arc<Notify>) {
     let answered = Arc::new(Notify::new());
     let notify = answered.clone();
-    let client = cluster::observed(client, move || notify.notify_one());
+    let observed = cluster::observed(client, move || notify.notify_one());
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", source.kind.name()));
-    let api: Api<DynamicObject> = Api::namespaced_with(client, &source.namespace, &resource);
+    let api: Api<DynamicObject> = Api::namespaced_with(observed, &source.namespace, &resource);
     let by_name = watcher::Config::default().fields(&format!("metadata.name={}", source.name));
-    (watch::with_backoff(watcher(api, by_name)).boxed(), answered)
+    let watch = move || watch::with_backoff(watcher(api.clone(), by_name.clone())).boxed();
+    let (client, source) = (client.clone(), source.clone());
+    let is_granted = move || {
+        let (client, source) = (client.clone(), source.clone());
+        async move {
+            permission::granted(&client, source.kind, (&source.namespace, &source.name), PERMISSION_INTERVAL).await;
+        }
+    };
+    (until_forbidden(watch, is_granted), answered)
+}
+
+/// The events of a watch, which is started again when it may be.
+fn until_forbidden<W: Future<Output = ()> + Send>(
+    watch: impl Fn() -> Events + Clone + Send + 'static,
+    is_granted: impl Fn() -> W + Clone + Send + 'static,
+) -> Events {
+    let first = watch();
+    stream::unfold(Some(first), move |watching| {
+        let (watch, is_granted) = (watch.clone(), is_granted.clone());
+        async move {
+            let mut watching = match watching {
+                Some(watching) => watching,
+                None => {
+                    is_granted().await;
+                    watch()
+                }
+            };
+            let event = watching.next().await?;
+            let is_forbidden = event.as_ref().is_err_and(cluster::is_forbidden);
+            Some((event, (!is_forbidden).then_some(watching)))
+        }
+    })
+    .boxed()
 }
 
 impl WatchedSource {
@@ -148,6 +187,25 @@ mod tests {
     fn config_map(data: Value) -> DynamicObject {
         let object = serde_json::json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "trust" }, "data": data });
         serde_json::from_value(object).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_forbidden_watch_is_not_repeated_until_it_is_granted() {
+        use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+        let status = |code| kube::core::Status::failure("no", "Reason").with_code(code).boxed();
+        let questions = Arc::new(AtomicUsize::new(0));
+        let events = |code| {
+            let watch = move || stream::iter([Err(watcher::Error::WatchError(status(code)))]).boxed();
+            let asked = questions.clone();
+            until_forbidden(watch, move || {
+                asked.fetch_add(1, SeqCst);
+                std::future::ready(())
+            })
+        };
+        assert_eq!(events(503).take(3).count().await, 1, "the watch goes on, and this one has no further event");
+        assert_eq!(questions.load(SeqCst), 0);
+        assert_eq!(events(403).take(3).count().await, 3);
+        assert_eq!(questions.load(SeqCst), 2, "a question before each further attempt");
     }
 
     #[test]
