@@ -102,7 +102,9 @@ fn recover(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
     let everywhere = status.bundle.iter().filter(|anchor| anchor.converged == Some(true));
     let least = Version::new(connectivity::observed(everywhere), Vec::new(), now);
     journal.gateways.push(Version { guessed: true, ..least });
-    for client in snapshot.clients.iter().filter(|client| !client.loads_once) {
+    let reloading = snapshot.clients.iter().filter(|client| !client.loads_once);
+    // What a reader of a trust bundle target has loaded is in no list of status.
+    for client in reloading.chain(&snapshot.bundle_readers) {
         if let Some(common) = &common {
             let versions = &mut journal.clients.entry(client.name.clone()).or_default().versions;
             versions.insert(0, replaced(common.clone(), Vec::new()));

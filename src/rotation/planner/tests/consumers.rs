@@ -2,7 +2,8 @@
 
 use super::scene::*;
 use super::waits::needs_action;
-use crate::api::{Phase, StepName, TrustBundleTarget, TrustBundleTargetKind};
+use crate::api::{Phase, StepName, TrustAnchor, TrustBundleTarget, TrustBundleTargetKind};
+use crate::rotation::journal::Journal;
 use crate::rotation::planner::{ClientState, LoadedTrust, PairOf, Plan, Step, Trust, TrustLoader};
 use crate::trust::fixtures::{Authority, ca, parsed};
 use crate::trust::{Certificate, content_hash};
@@ -90,6 +91,15 @@ fn the_serving_certificate_does_not_switch_before_a_trust_consumer_has_loaded_a_
     holds(&mut scene, &[&new, &old]);
     let plan = scene.reconcile();
     assert!(!switches(&plan) && is_blocked(&plan, StepName::SwitchServingCertificate), "{:?}", plan.waits);
+    // After the journal was lost, only status shows what the workloads may have.
+    scene.entry.status.client_trust = Some(vec![TrustAnchor::from(&parsed(old.der()))]);
+    scene.entry.status.phase = Some(Phase::ClientsMigrated);
+    scene.journal = Journal::default();
+    for _ in 0..2 {
+        scene.pass(HOUR);
+        let plan = scene.reconcile();
+        assert!(!switches(&plan) && is_blocked(&plan, StepName::SwitchServingCertificate), "{:?}", plan.waits);
+    }
     scene.trust_loaders = loader(readers, &[&new, &old]);
     assert!(switches(&scene.reconcile()));
 }
