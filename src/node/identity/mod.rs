@@ -4,6 +4,7 @@ mod error;
 mod request;
 mod store;
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -153,6 +154,15 @@ enum BootstrapSource {
     Secret(Box<Api<Secret>>, String),
 }
 
+impl fmt::Display for BootstrapSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "file {}", path.display()),
+            Self::Secret(_, name) => write!(f, "Secret {name}"),
+        }
+    }
+}
+
 impl BootstrapSource {
     /// The bootstrap kubeconfig, if there is one.
     async fn read(&self) -> Result<Option<ClientKubeconfig>, StepError> {
@@ -265,7 +275,11 @@ impl IdentityController {
         let result = match &self.failure {
             Some(failure) => failure.clone(),
             None if has_kubeconfig && self.memory.acceptance() == Acceptance::Accepted => CheckResult::Ok,
-            None => CheckResult::Unreachable("the client has no kubeconfig that has worked yet".to_owned()),
+            None if !has_kubeconfig && self.bootstrap.is_none() => CheckResult::Unreachable(format!(
+                "no kubeconfig exists, and no bootstrap kubeconfig in {}",
+                self.source
+            )),
+            None => CheckResult::Unreachable("no kubeconfig has worked yet".to_owned()),
         };
         self.check.record(result);
     }
