@@ -2,11 +2,13 @@
 //! cert-manager's CertificateRequests, which contain no private keys.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 
 use jiff::Timestamp;
 use kube::api::{DynamicObject, ListParams};
-use kube::core::{ApiResource, GroupVersionKind};
-use kube::{Api, Client};
+use kube::core::{ApiResource, GroupVersionKind, NamespaceResourceScope};
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::AgentError;
@@ -132,35 +134,34 @@ fn consumer_namespaces(entry: &Entry) -> BTreeSet<String> {
 }
 
 async fn read_trust_loaders(client: &Client, entry: &Entry, namespace: &str) -> Result<Vec<TrustLoader>, AgentError> {
-    let api: Api<TrustConsumer> = Api::namespaced(client.clone(), namespace);
-    match api.list(&ListParams::default()).await {
-        Ok(listed) => Ok(listed
-            .into_iter()
-            .flat_map(|TrustConsumer { metadata, spec, status }| {
-                let name = metadata.name.unwrap_or_default();
-                consumer::trust_loaders(entry, (namespace, &name), &spec, &status.unwrap_or_default())
-            })
-            .collect()),
-        // 404: the kind is not installed.
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
-        Err(error) => Err(AgentError::api("list", "trustconsumers.trustspan.dev", namespace, error)),
-    }
+    let listed: Vec<TrustConsumer> = list_if_installed(client, "trustconsumers.trustspan.dev", namespace).await?;
+    let loaders = |TrustConsumer { metadata, spec, status }| {
+        let name = metadata.name.unwrap_or_default();
+        consumer::trust_loaders(entry, (namespace, &name), &spec, &status.unwrap_or_default())
+    };
+    Ok(listed.into_iter().flat_map(loaders).collect())
 }
 
 async fn read_mirror_loaders(client: &Client, entry: &Entry) -> Result<Vec<TrustLoader>, AgentError> {
     let namespace = &entry.namespace;
-    let api: Api<MirroredFile> = Api::namespaced(client.clone(), namespace);
+    let listed: Vec<MirroredFile> = list_if_installed(client, "mirroredfiles.trustspan.dev", namespace).await?;
+    let loaders = |MirroredFile { metadata, spec, status }| {
+        let name = metadata.name.unwrap_or_default();
+        consumer::mirror_loaders(entry, (namespace, &name), &spec, &status.unwrap_or_default())
+    };
+    Ok(listed.into_iter().flat_map(loaders).collect())
+}
+
+/// The objects of one of trustspan's kinds in a namespace; none if the kind is not installed.
+async fn list_if_installed<K>(client: &Client, resource: &'static str, namespace: &str) -> Result<Vec<K>, AgentError>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+{
+    let api: Api<K> = Api::namespaced(client.clone(), namespace);
     match api.list(&ListParams::default()).await {
-        Ok(listed) => Ok(listed
-            .into_iter()
-            .flat_map(|MirroredFile { metadata, spec, status }| {
-                let name = metadata.name.unwrap_or_default();
-                consumer::mirror_loaders(entry, (namespace, &name), &spec, &status.unwrap_or_default())
-            })
-            .collect()),
-        // 404: the kind is not installed.
+        Ok(listed) => Ok(listed.items),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
-        Err(error) => Err(AgentError::api("list", "mirroredfiles.trustspan.dev", namespace, error)),
+        Err(error) => Err(AgentError::api("list", resource, namespace, error)),
     }
 }
 

@@ -65,10 +65,7 @@ pub enum RunError {
 /// When it cannot start, or the API server refuses its Lease.
 pub fn run(args: Args) -> Result<ExitCode, RunError> {
     args.log.start();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let end = runtime.block_on(control(args));
-    runtime.shutdown_background();
-    end
+    super::block_on(control(args))
 }
 
 async fn control(args: Args) -> Result<ExitCode, RunError> {

@@ -85,6 +85,14 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// Runs a process until it ends. Threads that are still busy then are not waited for.
+pub(crate) fn block_on<T, E: From<std::io::Error>>(main: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let end = runtime.block_on(main);
+    runtime.shutdown_background();
+    end
+}
+
 /// Prints an error to stderr and returns the exit code that the subcommand documents for errors.
 pub(crate) fn end<E: std::error::Error>(result: Result<ExitCode, E>, code: u8) -> ExitCode {
     result.unwrap_or_else(|error| {

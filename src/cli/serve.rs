@@ -141,11 +141,8 @@ pub struct ListenError {
 /// When it cannot start, a listener fails, or the API server refuses the Lease.
 pub fn run(args: Args) -> Result<ExitCode, ServeError> {
     args.log.start();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let end = runtime.block_on(serve(args));
-    // Do not wait for threads that still evaluate requests: their callers are gone.
-    runtime.shutdown_background();
-    Ok(match end? {
+    // Threads that still evaluate requests are not waited for: their callers are gone.
+    Ok(match super::block_on(serve(args))? {
         End::Drained => ExitCode::SUCCESS,
         End::Cut => ExitCode::FAILURE,
     })

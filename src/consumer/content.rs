@@ -94,8 +94,8 @@ impl Content {
             let sha256 = if is_ca {
                 let certificates = loadable::bundle_in_use(&bytes, now)
                     .map_err(|why| fault("Invalid", format!("{label}, key {key}: {why}. No workload is restarted.")))?;
-                let ends = certificates.iter().filter(|ca| ca.is_ca && !ca.is_expired(now)).map(|ca| ca.not_after);
-                self.first_expiry = self.first_expiry.into_iter().chain(ends).min();
+                let end = loadable::first_expiry(&certificates, now);
+                self.first_expiry = self.first_expiry.into_iter().chain(end).min();
                 content_hash(&certificates)
             } else {
                 fingerprint_of(&bytes)

@@ -66,6 +66,11 @@ pub fn replacement(pem: &[u8], previous: Option<&[u8]>, now: Timestamp) -> Resul
     }
 }
 
+/// When the first CA expires, of those that have not.
+pub fn first_expiry(certificates: &[Certificate], now: Timestamp) -> Option<Timestamp> {
+    certificates.iter().filter(|ca| ca.is_ca && !ca.is_expired(now)).map(|ca| ca.not_after).min()
+}
+
 /// A message without the name of a key that is not the one of the object.
 fn without_key(message: &str, key: &str) -> String {
     let message = message.strip_prefix(key).unwrap_or(message);

@@ -23,12 +23,13 @@ use super::objects;
 use super::requests::{self, Issued};
 use crate::agent::lease::Leadership;
 use crate::api::names::{BOOTSTRAP_REQUESTED_AT, CLIENT_CERTIFICATE, IDENTITY_NAME, IDENTITY_NAMESPACE};
-use crate::api::{BootstrapToken, ClientIdentity, ClientIdentityStatus, Condition, ConditionStatus, IssuedCertificate};
+use crate::api::{BootstrapToken, ClientIdentity, ClientIdentityStatus, ConditionStatus, IssuedCertificate};
 use crate::health::{CheckResult, Requirement};
 use crate::identity::IdentityName;
 use crate::identity::approval::{Recognition, RequestedIdentity, Verdict, decide};
 use crate::identity::kubeconfig::{self, Server};
 use crate::identity::plan::{self, Need, Observed, Plan, rolled_cas};
+use crate::rotation::set_condition;
 use crate::store::watch::with_backoff;
 use crate::store::{CheckHandle, HealthState};
 use crate::trust::{Certificate, bundle, fingerprint_of};
@@ -189,27 +190,16 @@ impl<'a> Approver<'a> {
         self.known(identity).token_id = status.bootstrap.as_ref().map(|token| token.token_id.clone());
         let outcome = match &server {
             Ok(server) => self.bootstrap(identity, &mut object, &mut status, server, now).await,
-            Err(error) => Ok(Condition {
-                reason: error.reason().to_owned(),
-                message: error.to_string(),
-                ..condition(VALID, ConditionStatus::False, now)
-            }),
+            Err(error) => Ok(failed(error)),
         };
-        let generation = object.metadata.generation;
         let mut result = CheckResult::Ok;
         let granted = match granted {
-            Ok(()) => Condition {
-                reason: "Granted".to_owned(),
-                message: "The client has the declared permissions.".to_owned(),
-                ..condition(GRANTED, ConditionStatus::True, now)
-            },
+            Ok(()) => {
+                (ConditionStatus::True, "Granted".to_owned(), "The client has the declared permissions.".to_owned())
+            }
             Err(error) => {
                 result = error.check_result();
-                Condition {
-                    reason: error.reason().to_owned(),
-                    message: error.to_string(),
-                    ..condition(GRANTED, ConditionStatus::False, now)
-                }
+                failed(&error)
             }
         };
         if let Err(error) = server {
@@ -217,14 +207,11 @@ impl<'a> Approver<'a> {
         }
         let valid = outcome.unwrap_or_else(|error| {
             result = error.check_result();
-            Condition {
-                reason: error.reason().to_owned(),
-                message: error.to_string(),
-                ..condition(VALID, ConditionStatus::False, now)
-            }
+            failed(&error)
         });
-        set_condition(&mut status, Condition { observed_generation: generation, ..valid });
-        set_condition(&mut status, Condition { observed_generation: generation, ..granted });
+        for (type_, (is, reason, message)) in [(GRANTED, granted), (VALID, valid)] {
+            set_condition(&mut status.conditions, object.metadata.generation, type_, (is, &reason, message), now);
+        }
         self.known(identity).check.record(result);
         let annotation = status.certificate.as_ref().and_then(|certificate| serde_json::to_string(certificate).ok());
         if annotation.as_ref() != object.annotations().get(CLIENT_CERTIFICATE) {
@@ -311,7 +298,7 @@ impl<'a> Approver<'a> {
         status: &mut ClientIdentityStatus,
         server: &Server,
         now: Timestamp,
-    ) -> Result<Condition, ApproveError> {
+    ) -> Result<Said, ApproveError> {
         let requested_at = object.annotations().get(BOOTSTRAP_REQUESTED_AT).and_then(|text| text.parse().ok());
         let observed = Observed {
             identity,
@@ -323,10 +310,8 @@ impl<'a> Approver<'a> {
         };
         let plan = plan::plan(&observed, now);
         let secret = object.spec.bootstrap_secret_name(&identity.name);
-        let waiting = |need: Need, rest: String| Condition {
-            reason: need.reason().to_owned(),
-            message: format!("{} {rest}", need.message()),
-            ..condition(VALID, ConditionStatus::False, now)
+        let waiting = |need: Need, rest: String| {
+            (ConditionStatus::False, need.reason().to_owned(), format!("{} {rest}", need.message()))
         };
         match plan {
             Plan::Valid { remove_token_at } => {
@@ -342,11 +327,9 @@ impl<'a> Approver<'a> {
                     status.bootstrap = None;
                 }
                 let expires = status.certificate.as_ref().map(|certificate| certificate.not_after.to_string());
-                Ok(Condition {
-                    reason: "Issued".to_owned(),
-                    message: format!("The client has a certificate, which expires at {}.", expires.unwrap_or_default()),
-                    ..condition(VALID, ConditionStatus::True, now)
-                })
+                let message =
+                    format!("The client has a certificate, which expires at {}.", expires.unwrap_or_default());
+                Ok((ConditionStatus::True, "Issued".to_owned(), message))
             }
             Plan::Wait(need) => Ok(waiting(need, format!("Its bootstrap kubeconfig is in Secret {secret}."))),
             Plan::Delay(need, until) => {
@@ -360,7 +343,8 @@ impl<'a> Approver<'a> {
                 if known.retry_at.is_some_and(|at| Instant::now() < at) {
                     // The condition says why the last attempt failed.
                     let last = status.condition(VALID).cloned();
-                    return Ok(last.unwrap_or_else(|| condition(VALID, ConditionStatus::False, now)));
+                    let last = last.map(|last| (last.status, last.reason, last.message));
+                    return Ok(last.unwrap_or_else(|| (ConditionStatus::False, "Unknown".to_owned(), String::new())));
                 }
                 let made = self.make_bootstrap(identity, object, status, server, now).await;
                 let known = self.known(identity);
@@ -468,12 +452,7 @@ impl<'a> Approver<'a> {
     async fn remove_token(&self, token_id: &str) -> Result<(), ApproveError> {
         self.check_leading()?;
         let api: Api<Secret> = Api::namespaced(self.client.clone(), "kube-system");
-        match api.delete(&objects::token_secret_name(token_id), &DeleteParams::default()).await {
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            result => {
-                result.map(drop).map_err(|error| ApproveError::api("delete a bootstrap token in kube-system", error))
-            }
-        }
+        delete(&api, &objects::token_secret_name(token_id), "a bootstrap token in kube-system").await
     }
 
     /// Approves or denies a request, or leaves it alone.
@@ -572,10 +551,7 @@ impl<'a> Approver<'a> {
         for kind in ["ClusterRoleBinding", "ClusterRole"] {
             let resource = resource("rbac.authorization.k8s.io", kind);
             let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
-            match api.delete(&identity.cluster_role_name(), &DeleteParams::default()).await {
-                Err(kube::Error::Api(status)) if status.code == 404 => {}
-                result => drop(result.map_err(|error| ApproveError::api(format!("delete a {kind}"), error))?),
-            }
+            delete(&api, &identity.cluster_role_name(), &format!("a {kind}")).await?;
         }
         Ok(())
     }
@@ -616,25 +592,11 @@ fn record(
     })
 }
 
-fn condition(type_: &str, status: ConditionStatus, now: Timestamp) -> Condition {
-    Condition {
-        type_: type_.to_owned(),
-        status,
-        observed_generation: None,
-        last_transition_time: now,
-        reason: "Unknown".to_owned(),
-        message: String::new(),
-    }
-}
+/// Status, reason and message of a condition.
+type Said = (ConditionStatus, String, String);
 
-/// Replaces the condition of a type. Its time of transition stays if the status does.
-fn set_condition(status: &mut ClientIdentityStatus, mut condition: Condition) {
-    if let Some(before) = status.condition(&condition.type_).filter(|before| before.status == condition.status) {
-        condition.last_transition_time = before.last_transition_time;
-    }
-    status.conditions.retain(|one| one.type_ != condition.type_);
-    status.conditions.push(condition);
-    status.conditions.sort_by(|one, other| one.type_.cmp(&other.type_));
+fn failed(error: &ApproveError) -> Said {
+    (ConditionStatus::False, error.reason().to_owned(), error.to_string())
 }
 
 /// The server in the bootstrap kubeconfig of a Secret that trustspan wrote.
@@ -698,6 +660,17 @@ fn decoded<T: DeserializeOwned>(object: Value) -> Result<T, ApproveError> {
 
 fn resource(group: &str, kind: &str) -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind))
+}
+
+/// Deletes an object, if it exists.
+async fn delete<K>(api: &Api<K>, name: &str, what: &str) -> Result<(), ApproveError>
+where
+    K: Clone + DeserializeOwned + std::fmt::Debug,
+{
+    match api.delete(name, &DeleteParams::default()).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        result => result.map(drop).map_err(|error| ApproveError::api(format!("delete {what}"), error)),
+    }
 }
 
 /// Server-side apply.

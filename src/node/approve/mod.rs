@@ -15,6 +15,7 @@ use jiff::SignedDuration;
 
 use super::health_port;
 use crate::agent::lease::{self, LeaderElection, LeaseRefused};
+use crate::cli;
 use crate::cli::controller_args::duration;
 use crate::cli::log::LogArgs;
 use crate::health::Requirement;
@@ -81,10 +82,7 @@ pub enum RunError {
 /// When it cannot start, or the API server refuses its Lease.
 pub fn run(args: Args) -> Result<ExitCode, RunError> {
     args.log.start();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let end = runtime.block_on(control(args));
-    runtime.shutdown_background();
-    end
+    cli::block_on(control(args))
 }
 
 async fn control(args: Args) -> Result<ExitCode, RunError> {

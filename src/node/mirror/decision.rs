@@ -29,7 +29,7 @@ impl Content {
 
     /// When the first CA expires, of those that have not.
     pub(super) fn first_expiry(&self, now: Timestamp) -> Option<Timestamp> {
-        self.0.iter().filter(|ca| ca.is_ca && !ca.is_expired(now)).map(|ca| ca.not_after).min()
+        loadable::first_expiry(&self.0, now)
     }
 }
 

@@ -1,22 +1,18 @@
 //! Prometheus metrics of one mirrored file.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
-use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::decision::Cause;
-use crate::store::HealthState;
-use crate::webhook::health_server;
 
 /// Counters of this process, and the state of the file.
 #[derive(Debug)]
 pub(super) struct MirrorMetrics {
-    registry: Registry,
     writes: Family<CauseLabel, Counter>,
     pub(super) failures: Counter,
     pub(super) first_expiry: Gauge<i64, AtomicI64>,
@@ -28,8 +24,8 @@ struct CauseLabel {
 }
 
 impl MirrorMetrics {
-    pub(super) fn new(health: Arc<HealthState>) -> Self {
-        let mut registry = Registry::with_prefix("trustspan");
+    /// Metrics that `registry` has, too.
+    pub(super) fn new(registry: &mut Registry) -> Self {
         let (writes, failures, first_expiry) = (Family::default(), Counter::default(), Gauge::default());
         registry.register("mirror_writes", "Times that the file was written, by cause", Family::clone(&writes));
         registry.register("mirror_write_failures", "Writes of the file that failed", failures.clone());
@@ -38,21 +34,14 @@ impl MirrorMetrics {
             "When the first CA in the file expires; 0 if it has none",
             first_expiry.clone(),
         );
-        registry.register_collector(health_server::collector(health));
         for cause in [Cause::Update, Cause::Drift, Cause::Bootstrap] {
             drop(writes.get_or_create(&CauseLabel { cause: name(cause) }));
         }
-        Self { registry, writes, failures, first_expiry }
+        Self { writes, failures, first_expiry }
     }
 
     pub(super) fn wrote(&self, cause: Cause) {
         self.writes.get_or_create(&CauseLabel { cause: name(cause) }).inc();
-    }
-
-    pub(super) fn encode(&self) -> Result<String, std::fmt::Error> {
-        let mut out = String::new();
-        text::encode(&mut out, &self.registry)?;
-        Ok(out)
     }
 }
 

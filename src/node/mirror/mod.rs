@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, io};
 
+use axum::Router;
 use futures::StreamExt;
 use jiff::Timestamp;
 use tokio::net::TcpListener;
@@ -23,12 +24,13 @@ use self::file::{FileResult, MirroredPath};
 use self::metrics::MirrorMetrics;
 use self::report::Reporter;
 use self::source::{SourceRef, Stored, WatchedSource};
+use super::health_port;
 use crate::api::{MirrorSource, MirroredFileSpec};
+use crate::cli;
 use crate::cli::controller_args::duration;
 use crate::cli::log::LogArgs;
 use crate::health::{CheckResult, Requirement};
 use crate::store::{HealthState, atomic_file, cluster};
-use crate::webhook::health_server;
 use crate::webhook::server::{self, Signals};
 
 /// How long the first answer of the API server may take before it counts as unreachable.
@@ -122,10 +124,7 @@ fn mode(text: &str) -> Result<u32, String> {
 /// When it cannot start.
 pub fn run(args: Args) -> Result<ExitCode, RunError> {
     args.log.start();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let end = runtime.block_on(mirror(args));
-    runtime.shutdown_background();
-    end
+    cli::block_on(mirror(args))
 }
 
 /// The absolute path of the file.
@@ -149,13 +148,14 @@ async fn mirror(args: Args) -> Result<ExitCode, RunError> {
     let mut signals = Signals::new()?;
     let path = path(&args)?;
     let health = Arc::new(HealthState::default());
-    let metrics = Arc::new(MirrorMetrics::new(health.clone()));
+    let mut registry = health_port::registry();
+    let metrics = Arc::new(MirrorMetrics::new(&mut registry));
     let check = health.add(format!("mirrored-file{}", path.display()), Requirement::AtStart);
     let source = MirrorSource { kind: args.from.kind, name: args.from.name.clone(), key: args.key.clone() };
     let spec = MirroredFileSpec { node: node(&args)?, path: path.display().to_string(), source };
     let report_check = health.add(format!("mirrored-file-report{}", path.display()), Requirement::AtStart);
     if let Some(address) = args.metrics_listen {
-        serve(address, health, metrics.clone()).await?;
+        serve(address, health_port::router(health, registry)).await?;
     }
     let client = cluster::connect(args.kubeconfig.as_deref()).await?;
     remove_temporary_files(&path);
@@ -202,11 +202,10 @@ fn remove_temporary_files(path: &Path) {
     }
 }
 
-async fn serve(address: SocketAddr, health: Arc<HealthState>, metrics: Arc<MirrorMetrics>) -> Result<(), RunError> {
+async fn serve(address: SocketAddr, router: Router) -> Result<(), RunError> {
     let listener = TcpListener::bind(address).await.and_then(TcpListener::into_std);
     let listener = listener.map_err(|source| RunError::Listen { address, source })?;
     tracing::info!("listening on http://{}: /metrics, /livez, /readyz, /healthz", listener.local_addr()?);
-    let router = health_server::router(health, move || metrics.encode());
     tokio::spawn(async move {
         let error = server::plain(listener, router).await;
         tracing::error!("health and metrics are not served any more: {error}");

@@ -12,11 +12,9 @@ use tokio::time::{sleep, timeout};
 
 use super::decision::Disk;
 use super::file::{FileResult, FileState};
-use crate::api::{
-    Condition, ConditionStatus, GROUP, MIRROR_SYNCED, MirroredFile, MirroredFileSpec, MirroredFileStatus, VERSION,
-};
+use crate::api::{ConditionStatus, GROUP, MIRROR_SYNCED, MirroredFile, MirroredFileSpec, MirroredFileStatus, VERSION};
 use crate::health::CheckResult;
-use crate::rotation::sentence;
+use crate::rotation::{sentence, set_condition};
 use crate::store::{CheckHandle, cluster};
 use crate::trust::fingerprint_of;
 
@@ -133,17 +131,10 @@ fn status(before: &MirroredFileStatus, state: &FileState, now: Timestamp) -> Mir
     let sha256 = content.map(|content| content.hash());
     let since = if sha256 == before.sha256 { before.since } else { None };
     let (status, reason, message) = condition(&state.result);
-    let known = before.conditions.iter().find(|one| one.type_ == MIRROR_SYNCED && one.status == status);
-    let condition = Condition {
-        type_: MIRROR_SYNCED.to_owned(),
-        status,
-        observed_generation: None,
-        last_transition_time: known.map_or(now, |one| one.last_transition_time),
-        reason: reason.to_owned(),
-        message: sentence(&message),
-    };
+    let mut conditions = before.conditions.clone();
+    set_condition(&mut conditions, None, MIRROR_SYNCED, (status, reason, sentence(&message)), now);
     MirroredFileStatus {
-        conditions: vec![condition],
+        conditions,
         since: sha256.as_ref().map(|_| since.unwrap_or(now)),
         sha256,
         first_expiry: content.and_then(|content| content.first_expiry(now)),

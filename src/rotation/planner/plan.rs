@@ -295,9 +295,9 @@ fn decide(view: &View<'_>, blockers: &Blockers<'_>, bundles: &Bundles, canary: O
         Mode::Copy => copy_source(view, blockers, &mut decided),
         Mode::Bundle => write_managed(view, blockers, bundles, &mut decided),
     }
+    let copies = bundles.config_maps.iter().cloned();
+    decided.steps.extend(copies.map(|(source, trust)| Step::WriteConfigMap { source, trust }));
     for map in &view.snapshot.config_maps {
-        let mut copies = bundles.config_maps.iter().filter(|(source, _)| *source == map.name).cloned();
-        decided.steps.extend(copies.next().map(|(source, trust)| Step::WriteConfigMap { source, trust }));
         if let Some(reason) = config_map_blocker(view, map) {
             decided.wait_for_action(StepName::ExpandTrust, reason);
         }
