@@ -39,7 +39,7 @@ pub fn distributes(status: &GatewaySecretStatus, now: Timestamp) -> bool {
     // By fingerprint, since a status may have thousands.
     let bundle: HashSet<_> = status.bundle.iter().map(|anchor| anchor.fingerprint.as_str()).collect();
     let shared = status.client_trust.iter().flatten().filter(|ca| bundle.contains(ca.fingerprint.as_str()));
-    let served = leaves(status, LeafKind::Server).find(|leaf| leaf.not_after >= now);
+    let served = leaves(status, LeafKind::Server).find(|leaf| leaf.not_after > now);
     served.is_some_and(|served| verifies(&observed(shared), &certificates(&served.pem), now))
 }
 
@@ -201,7 +201,7 @@ pub(crate) fn cut_off<'s, 'c>(
     let (before, after) = (Store::new(before, None), Store::new(after, None));
     let mut update = Update::new(&before, &after);
     let mut unnamed = 0;
-    let active = leaves(status, LeafKind::Client).filter(|leaf| leaf.not_after >= now);
+    let active = leaves(status, LeafKind::Client).filter(|leaf| leaf.not_after > now);
     let mut effect = |leaf: &Leaf| match update.is_used_up() {
         true => Effect::Undecided,
         false => {
@@ -289,7 +289,7 @@ fn without_serving_ca(
     now: Timestamp,
 ) -> Option<Broken> {
     let old = old?;
-    let served = leaves(status, LeafKind::Server).find(|leaf| leaf.not_after >= now)?;
+    let served = leaves(status, LeafKind::Server).find(|leaf| leaf.not_after > now)?;
     let chain = certificates(&served.pem);
     let (before, after) = (Store::new(trusted(old, distrust), None), Store::new(new.anchors(), None));
     if !before.may_accept(&chain, SERVER, now) || after.accepts(&chain, SERVER, now) {

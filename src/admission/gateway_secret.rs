@@ -199,7 +199,7 @@ mod tests {
             namespace: "mesh".to_owned(),
             name: (*name).to_owned(),
             subject: format!("CN={name}"),
-            not_after: now(),
+            not_after: Timestamp::MAX,
             pem: ca.leaf(name).pem(),
             others: Vec::new(),
             same_names: false,

@@ -117,9 +117,10 @@ impl Certificate {
         Ok(certificate)
     }
 
-    /// Whether it has expired. The last second is still valid (RFC 5280 section 4.1.2.5).
+    /// Whether it has expired. BoringSSL and OpenSSL reject it in the second of notAfter, which RFC 5280 (section 4.1.2.5), Go and rustls still
+    /// include: the stricter reading counts.
     pub fn is_expired(&self, now: Timestamp) -> bool {
-        now.as_second() > self.not_after.as_second()
+        now >= self.not_after
     }
 
     /// Whether its validity has not begun.

@@ -33,10 +33,7 @@ impl Revocation {
         };
         let store = Store::new(ca.bundle.entries.iter().map(|entry| &entry.certificate), Some(&lists));
         let mut budget = Budget::for_lists();
-        let valid = ca.bundle.entries.iter().enumerate().filter(|(_, entry)| {
-            // BoringSSL excludes the last second.
-            entry.certificate.is_valid_at(now) && now < entry.certificate.not_after
-        });
+        let valid = ca.bundle.entries.iter().enumerate().filter(|(_, entry)| entry.certificate.is_valid_at(now));
         let valid: Vec<_> = valid.collect();
         let refused = |certificate, budget: &mut Budget| store.lists_admit_clients_of(certificate, now, budget).err();
         let blocked = valid.iter().filter_map(|(at, entry)| Some((*at, refused(&entry.certificate, &mut budget)?)));

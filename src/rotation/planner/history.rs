@@ -639,7 +639,7 @@ pub(super) fn verifies(trust: &[Certificate], chain: &[Certificate], now: Timest
 
 /// Whether a client verifies a gateway's chain, or did so before it expired: some clients ignore dates.
 pub(super) fn verifies_to_the_end(trust: &[Certificate], chain: &[Certificate], now: Timestamp) -> bool {
-    // For BoringSSL a certificate has expired in its last second (X509_cmp_time).
+    // In the second of notAfter a certificate has expired.
     let ends = chain.iter().map(|certificate| certificate.not_after - SignedDuration::from_secs(1));
     verifies(trust, chain, ends.fold(now, Timestamp::min))
 }

@@ -188,9 +188,7 @@ fn wake(view: &View<'_>, waits: &[Wait], until: [Option<Timestamp>; 2]) -> Optio
     let clients = clients.filter_map(|version| version.chain.first());
     let issuers = journal.client_issuers.iter().chain(&journal.server_issuers).map(|authority| &authority.certificate);
     for certificate in chains.chain(clients).chain(issuers) {
-        // A certificate is valid in its last second.
-        let end = certificate.not_after.saturating_add(SignedDuration::from_secs(1)).unwrap_or(Timestamp::MAX);
-        at.extend([certificate.not_before, end]);
+        at.extend([certificate.not_before, certificate.not_after]);
     }
     at.into_iter().filter(|at| *at > view.now).min()
 }
@@ -415,9 +413,9 @@ const AFTER_FAILURE: SignedDuration = SignedDuration::from_hours(1);
 fn learn_ca(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
     // An expired CA admits no client, and its successor may have the same key.
     let known = view.journal.client_issuers.iter().map(|authority| authority.certificate.clone());
-    let known: Vec<_> = known.filter(|ca| ca.not_after >= view.now).collect();
+    let known: Vec<_> = known.filter(|ca| !ca.is_expired(view.now)).collect();
     let is_unknown = |pending: &&Pending| {
-        let is_valid = pending.chain.first().is_some_and(|leaf| leaf.not_after >= view.now) && pending.at <= view.now;
+        let is_valid = pending.chain.first().is_some_and(|leaf| !leaf.is_expired(view.now)) && pending.at <= view.now;
         let is_known = || known.iter().any(|ca| is_issued_by(ca, &pending.chain, view.now));
         is_valid && !admits(&known, &pending.chain, view.now) && !is_known()
     };

@@ -259,7 +259,7 @@ fn mute_canary(view: &View<'_>, probe: &ProbeResult) -> Option<String> {
         });
     };
     let held = name.map_or_else(|| format!("signed by Secret {source}"), |name| format!("in Secret {name}"));
-    if leaf.not_after < view.now {
+    if leaf.is_expired(view.now) {
         return Some(format!("its certificate {held} expired at {}. Renew it", leaf.not_after));
     }
     let certificate = view.snapshot.canary.as_ref().and_then(|canary| canary.certificate.as_ref());

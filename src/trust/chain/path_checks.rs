@@ -114,7 +114,7 @@ fn signatures_and_dates(links: &[&ParsedCert<'_>], now: Timestamp, budget: &mut 
         if certificate.is_not_yet_valid(now) {
             return Err(Refused::NotYetValid { subject: subject(), at: certificate.not_before });
         }
-        if now >= certificate.not_after {
+        if certificate.is_expired(now) {
             return Err(Refused::Expired { subject: subject(), at: certificate.not_after });
         }
         above = Some(parsed);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::{Budget, Crl, Presented, Purpose, Refused, Store};
 use crate::trust::Certificate;
@@ -24,9 +24,7 @@ fn dates<'c>(
     crls: &[Crl],
     now: Timestamp,
 ) -> BTreeSet<Timestamp> {
-    // BoringSSL refuses a certificate in its last second, readers that apply RFC 5280 strictly a second later.
-    let ends = |c: &Certificate| c.not_after.checked_add(SignedDuration::from_secs(1)).unwrap_or(Timestamp::MAX);
-    let certificates = certificates.into_iter().flat_map(|c| [c.not_before, c.not_after, ends(c)]);
+    let certificates = certificates.into_iter().flat_map(|c| [c.not_before, c.not_after]);
     certificates.chain(crls.iter().flat_map(Crl::dates)).filter(|at| *at > now).collect()
 }
 

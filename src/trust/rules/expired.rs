@@ -92,13 +92,13 @@ mod tests {
     use crate::trust::{SecretUsage, Severity, Verdict, judge, judge_update};
 
     #[test]
-    fn accepts_the_last_second() {
+    fn rejects_from_the_second_of_not_after_on() {
         let text = ca("one").pem();
         let end = crate::trust::certificates_under(&secret(&[("ca.crt", &text)]), "ca.crt")[0].not_after;
         let judged = |at| judge(&secret(&[("ca.crt", &text)]), SecretUsage::default(), at);
         // `expiring` warns.
-        assert_eq!(Verdict::of(&judged(end)), Verdict::Warn);
-        assert_eq!(Verdict::of(&judged(end + jiff::SignedDuration::from_secs(1))), Verdict::Deny);
+        assert_eq!(Verdict::of(&judged(end - jiff::SignedDuration::from_secs(1))), Verdict::Warn);
+        assert_eq!(Verdict::of(&judged(end)), Verdict::Deny);
     }
 
     #[test]

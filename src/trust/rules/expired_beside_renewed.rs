@@ -43,9 +43,8 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     pairs.filter_map(|pair| observe(ca, pair, now)).collect()
 }
 
-/// BoringSSL excludes the last second; RFC 5280 includes it.
 fn is_valid(entry: &BundleEntry, now: Timestamp) -> bool {
-    entry.certificate.is_valid_at(now) && now < entry.certificate.not_after
+    entry.certificate.is_valid_at(now)
 }
 
 fn observe(ca: &Text, pair: &SameSubject<'_>, now: Timestamp) -> Option<Observation> {
@@ -53,7 +52,7 @@ fn observe(ca: &Text, pair: &SameSubject<'_>, now: Timestamp) -> Option<Observat
         return None;
     }
     let first = &pair.first.certificate;
-    let is_expired = now >= first.not_after;
+    let is_expired = first.is_expired(now);
     let state = if is_expired {
         format!("expired at {}", first.not_after)
     } else {

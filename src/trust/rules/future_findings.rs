@@ -53,7 +53,7 @@ mod tests {
         let found = found(&[ca_between("one", 2026, 2031), ca_between("two", 2032, 2040)]);
         let ahead: Vec<_> =
             found.iter().filter(|f| f.2.starts_with("from ")).map(|f| (f.0, f.1, f.2.as_str())).collect();
-        assert_eq!(ahead, [("not-yet-valid", Severity::Warn, "from 2031-01-01T00:00:01Z")]);
+        assert_eq!(ahead, [("not-yet-valid", Severity::Warn, "from 2031-01-01T00:00:00Z")]);
     }
 
     #[test]

@@ -394,11 +394,6 @@ impl Cluster {
         while self.now < end && !self.plan().steps.is_empty() {
             self.run_until(self.now + seconds(1));
         }
-        // In its last second, a certificate is valid for the agent and expired for BoringSSL.
-        let mut known = self.journal.1.clients.values().flat_map(|client| &client.versions);
-        if known.any(|held| held.chain.iter().any(|leaf| leaf.not_after.as_second() == self.now.as_second())) {
-            self.run_until(self.now + seconds(1));
-        }
     }
 
     fn plan(&mut self) -> crate::rotation::planner::Plan {
