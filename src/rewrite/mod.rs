@@ -113,7 +113,8 @@ pub struct Write<'a> {
 pub fn rewrite(write: &Write<'_>, registry: &Registry) -> Outcome {
     let Write { kind, namespace, object, old, by_agent } = *write;
     let opted_out = object["metadata"]["annotations"][REWRITE] == REWRITE_DISABLED;
-    let being_deleted = object["metadata"]["deletionTimestamp"].is_string();
+    // A new object with this field is not being deleted, whatever its maker writes.
+    let being_deleted = old.is_some_and(|old| old["metadata"]["deletionTimestamp"].is_string());
     let Some(rule) = kinds::find(kind).filter(|_| !opted_out && !being_deleted) else { return Outcome::default() };
 
     let references = (rule.references)(object, namespace);

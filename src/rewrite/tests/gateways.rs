@@ -183,7 +183,14 @@ fn does_not_rewrite_an_object_that_opts_out_or_is_being_deleted() {
     assert_eq!(after(&object, None, &registry()), object);
     let mut object = istio(json!({"credentialName": "root"}));
     object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-    assert_eq!(after(&object, None, &registry()), object);
+    assert_eq!(after(&object, Some(&object), &registry()), object);
+}
+
+#[test]
+fn rewrites_a_new_object_that_brings_a_deletion_timestamp() {
+    let mut object = istio(json!({"credentialName": "root"}));
+    object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    assert_eq!(after(&object, None, &registry())["spec"]["servers"][0]["tls"]["credentialName"], "gw");
 }
 
 #[test]
