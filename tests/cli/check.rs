@@ -73,6 +73,20 @@ fn nothing_to_judge_fails_where_it_is_asked_for() {
 }
 
 #[test]
+fn an_object_without_kind_is_reported() {
+    let secret = "apiVersion: v1\nmetadata: {name: gateway}\ndata: {tls.crt: eA==}\n";
+    for (input, count) in
+        [(secret.to_owned(), 1), (format!("kind: List\nitems: [{{metadata: {{}}}}]\n---\n{secret}"), 2)]
+    {
+        let output = run(&["check", "-f", "-"], &input);
+        assert_eq!(code(&output), 0);
+        let said = text(&output.stdout);
+        assert!(said.contains("not judged: an object without kind"), "{said}");
+        assert!(said.ends_with(&format!("0 denied, 0 warned; {count} not judged\n")), "{said}");
+    }
+}
+
+#[test]
 fn encrypted_values_and_templates_are_not_judged() {
     let secret =
         |value: &str| format!("apiVersion: v1\nkind: Secret\nmetadata: {{name: gw}}\nstringData:\n  ca.crt: {value}\n");

@@ -157,7 +157,10 @@ impl Checker<'_> {
     /// `None` when no rule applies to objects of this kind.
     fn judge(&self, object: &Object<'_>) -> Option<JudgedObject> {
         let location = FindingLocation { file: object.file().to_owned(), line: object.line };
-        let (value, not_judged) = without_placeholders(&object.value);
+        let (value, mut not_judged) = without_placeholders(&object.value);
+        if Kind::of(&value).kind.is_empty() {
+            not_judged.push("an object without kind, which the API server rejects: add kind".to_owned());
+        }
         // A Secret is judged as a whole: a pair with one encrypted half is not incomplete.
         let is_whole = not_judged.is_empty() || Kind::of(&value).kind != "Secret";
         let findings = match self.schemas.findings(&value) {

@@ -90,7 +90,8 @@ impl Document<'_> {
         &self.tree.value
     }
 
-    /// The items of a List (and of nested Lists), or the document itself. None if it has no `kind`.
+    /// The items of a List (and of nested Lists), or the document itself. None of those that have neither `kind`, `apiVersion` nor `metadata`:
+    /// a directory of manifests has other YAML files, too.
     pub fn objects(&self) -> impl Iterator<Item = Object<'_>> {
         let mut found = Vec::new();
         collect(
@@ -116,7 +117,7 @@ fn collect<'d>(one: FoundObject<'d>, found: &mut Vec<FoundObject<'d>>) {
     let FoundObject { value, node, .. } = one;
     let (kind, api_version) = one.implied.unwrap_or_else(|| (text(&value["kind"]), &value["apiVersion"]));
     let Some((item_kind, items)) = kind.strip_suffix("List").zip(value["items"].as_array()) else {
-        if !kind.is_empty() {
+        if !kind.is_empty() || ["apiVersion", "metadata"].iter().any(|field| value.get(field).is_some()) {
             found.push(one);
         }
         return;
@@ -187,6 +188,7 @@ mod tests {
             [at("f:2", "/items/0", "Secret \"s\"")]
         );
         assert_eq!(objects("kind: List\nitems: []\n"), []);
+        assert_eq!(objects("apiVersion: v1\nmetadata: {name: a}\n"), [at("f:1", "", " \"a\"")], "without kind");
         assert_eq!(objects("kind: SecretList\nitems: [~, {}]\n"), [at("f:2", "/items/1", "Secret null")]);
         assert_eq!(
             objects("kind: List\nitems:\n- kind: List\n  items:\n  - kind: A\n  - kind: B\n- kind: C\n"),
