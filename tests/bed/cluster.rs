@@ -260,6 +260,18 @@ impl Cluster {
         self.control_plane.restart_api_server(&self.scratch, &self.kubectl)
     }
 
+    /// Kills etcd and starts it again.
+    pub(crate) fn restart_etcd(&self) -> Result<()> {
+        self.control_plane.restart_etcd(&self.scratch)
+    }
+
+    /// Stops etcd with SIGSTOP for a while: the API server does not answer.
+    pub(crate) fn stop_etcd(&self, lasts: Duration) -> Result<()> {
+        self.control_plane.etcd().signal("STOP")?;
+        std::thread::sleep(lasts);
+        self.control_plane.etcd().signal("CONT")
+    }
+
     /// Runs something while the API server is stopped, and waits until it is ready again.
     pub(crate) fn without_api_server(&self, run: impl FnOnce() -> Result<()>) -> Result<()> {
         self.control_plane.api_server().kill()?;

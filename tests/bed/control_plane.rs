@@ -50,7 +50,7 @@ pub(super) struct ControlPlane {
     controller_manager: Mutex<Process>,
     api_server: Mutex<Process>,
     etcd_url: String,
-    _etcd: Process,
+    etcd: Mutex<Process>,
 }
 
 impl ControlPlane {
@@ -66,6 +66,16 @@ impl ControlPlane {
         api_server.start_again(scratch)?;
         let ready = wait_for("the API server to be ready again", READY, || is_ready(scratch, kubectl));
         ready.with_context(|| api_server.log_tail(25))
+    }
+
+    /// Kills etcd and starts it again. Its data was given to the kernel, and is still there.
+    pub(super) fn restart_etcd(&self, scratch: &Scratch) -> Result<()> {
+        self.etcd().restart(scratch)
+    }
+
+    /// etcd's process.
+    pub(super) fn etcd(&self) -> MutexGuard<'_, Process> {
+        self.etcd.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts another API server, with separate data, that accepts every client with a certificate of a CA in a file. Waits until it listens.
@@ -228,7 +238,7 @@ impl ControlPlane {
             &[],
         )?;
         let (api_server, controller_manager) = (Mutex::new(api_server), Mutex::new(controller_manager));
-        Ok(Self { controller_manager, api_server, etcd_url, _etcd: etcd })
+        Ok(Self { controller_manager, api_server, etcd_url, etcd: Mutex::new(etcd) })
     }
 }
 

@@ -159,7 +159,18 @@ impl Envoy {
 
     /// Kills Envoy, and starts it again on the same ports with the secrets in its files.
     pub(crate) fn restart(&mut self, scratch: &Scratch) -> Result<()> {
-        self.process.restart(scratch)?;
+        self.kill()?;
+        self.start_again(scratch)
+    }
+
+    /// Kills Envoy; [`start_again`](Self::start_again) follows.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        self.process.kill()
+    }
+
+    /// Starts a killed Envoy on the ports that it had.
+    pub(crate) fn start_again(&mut self, scratch: &Scratch) -> Result<()> {
+        self.process.start_again(scratch)?;
         self.wait_ready()
     }
 

@@ -63,13 +63,24 @@ impl Ingress {
         self.envoys[number].restart(scratch)
     }
 
+    /// Kills a gateway's Envoy; [`start_again`](Self::start_again) follows.
+    pub(crate) fn kill(&mut self, number: usize) -> Result<()> {
+        self.envoys[number].kill()
+    }
+
+    /// Starts a killed Envoy, and waits until istiod has configured it.
+    pub(crate) fn start_again(&mut self, scratch: &Scratch, number: usize) -> Result<()> {
+        self.envoys[number].start_again(scratch)
+    }
+
     /// The last lines of each Envoy's log.
     pub(crate) fn log_tails(&self) -> String {
         self.envoys.iter().map(Envoy::log_tail).collect()
     }
 }
 
-fn gateway_name(number: usize) -> String {
+/// The name of a gateway's pod.
+pub(crate) fn gateway_name(number: usize) -> String {
     format!("{NAME}-{number}")
 }
 

@@ -39,7 +39,7 @@ pub(crate) use cert_manager::{CLUSTER_RESOURCES, CertManager};
 pub(crate) use cluster::{Cluster, SOON, documents, shipped};
 pub(crate) use endpoints::{endpoint_slice, own_address};
 pub(crate) use envoy::{Active, Content, Envoy, Gateway, Secrets, Updates};
-pub(crate) use ingress::{GATEWAY_PORT, Ingress};
+pub(crate) use ingress::{GATEWAY_PORT, Ingress, gateway_name};
 pub(crate) use istiod::Istiod;
 pub(crate) use kept::{Kept, rotation_policy};
 pub(crate) use kubectl::{Kubectl, Output};

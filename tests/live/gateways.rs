@@ -104,6 +104,16 @@ impl Gateways {
         self.ingress.log_tails()
     }
 
+    /// Kills an Envoy, to which connections are still sent.
+    pub(crate) fn kill(&mut self, number: usize) -> Result<()> {
+        self.ingress.kill(number)
+    }
+
+    /// Starts a killed Envoy, and waits until istiod has configured it.
+    pub(crate) fn start_again(&mut self, number: usize) -> Result<()> {
+        self.ingress.start_again(&self.scratch, number)
+    }
+
     /// Sends no new connections to an Envoy. Returns whether its last connection has ended.
     pub(crate) fn drain(&self, number: usize) -> bool {
         let member = &self.pool.members[number];

@@ -13,6 +13,9 @@ use anyhow::Result;
 
 use crate::{load::Load, metronome::Metronome, shelf::lock};
 
+/// In the name of a step, after the name of a gateway: connections to it that break are counted apart.
+pub(crate) const DOWN: &str = "is down";
+
 /// The side that ended a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
@@ -137,13 +140,20 @@ impl Journal {
         for failed in &state.failures {
             *hosts.entry(failed.failure.host.clone()).or_default() += 1;
         }
+        let is_down = |failed: &&Failed| {
+            let gateway = failed.failure.story.split_once(" at ").and_then(|(_, served)| served.split(' ').next());
+            failed.failure.side == Side::Neither
+                && gateway.is_some_and(|name| state.during(failed).contains(&format!("{name} {DOWN}")))
+        };
+        let while_down = state.failures.iter().filter(is_down).count();
         let refused = |side| state.failures.iter().filter(|failed| failed.failure.side == side).count();
         AgentMetrics {
             load,
             elapsed,
             by_gateways: refused(Side::Gateway),
             by_clients: refused(Side::Client),
-            broken: refused(Side::Neither),
+            broken: refused(Side::Neither) - while_down,
+            while_down,
             load_once_only: state.failures.iter().all(|failed| failed.failure.load_once),
             steps: state.failures.iter().map(|failed| state.during(failed)).collect(),
             hosts,
@@ -185,6 +195,8 @@ pub(crate) struct AgentMetrics {
     pub(crate) by_gateways: usize,
     pub(crate) by_clients: usize,
     pub(crate) broken: usize,
+    /// The number that broke while a killed gateway was down.
+    pub(crate) while_down: usize,
     /// Whether only clients that load once have failed.
     pub(crate) load_once_only: bool,
     /// The steps during which handshakes failed.

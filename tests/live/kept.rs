@@ -176,7 +176,7 @@ pub(crate) fn renewal_policies(world: &mut World<'_>) -> Result<()> {
 }
 
 /// Begins a rotation.
-fn begin(world: &World<'_>) -> Result<()> {
+pub(crate) fn begin(world: &World<'_>) -> Result<()> {
     wait_steady(world)?;
     world.step("root rotated");
     world.operator.reissue(&[ROOT])?;

@@ -11,6 +11,7 @@
 #[path = "../bed/mod.rs"]
 mod testbed;
 
+mod chaos;
 mod client;
 mod gateways;
 mod issuer;

@@ -10,6 +10,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 
 use crate::{
+    chaos,
     gateways::Sources,
     issuer::{Certificates, MANAGED, PROMOTED, ROOT, SERVER},
     journal::AgentMetrics,
@@ -125,6 +126,7 @@ pub(crate) const RUNS: &[Run] = &[
     clean("waits_for_the_renewal_policies_of_certificates", UNTOUCHED, kept::renewal_policies),
     clean("accepts_a_world_that_breaks", OUTAGE, kept::broken),
     clean("accepts_an_outage_of_the_webhooks", OUTAGE, kept::unjudged),
+    Run { one_in: 1, ..clean("accepts_chaos", OUTAGE, chaos::rotation) },
     Run {
         by_gateways: Snapshot::Some,
         by_clients: Snapshot::Any,
@@ -186,6 +188,9 @@ impl Run {
             let finished = world.finish();
             let (tally, failures) = (world.around.journal.tally(), world.around.journal.failures());
             lines.push(format!("{:40} {rounds:6} {tally}", self.name));
+            if tally.while_down > 0 {
+                lines.push(format!("  {} connections broke while a killed gateway was down", tally.while_down));
+            }
             lines.append(&mut world.notes);
             print_failures(&failures, &log);
             tally.short_seconds().iter().for_each(|second| eprintln!("{}: {second}", self.name));

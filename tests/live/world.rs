@@ -54,6 +54,7 @@ pub(crate) struct World<'c> {
     pub(crate) ns: String,
     /// `None` while the webhooks are unregistered.
     registration: Option<Registration<'c>>,
+    pub(crate) istiod: &'c Istiod,
     /// The server of both webhooks.
     pub(crate) server: Server<'c>,
     /// Lines that a run reports in addition to its line of the table.
@@ -64,7 +65,7 @@ impl<'c> World<'c> {
     /// Creates everything, and starts the clients. `log` gets a line for each failed handshake.
     pub(crate) fn new(
         cluster: &'c Cluster,
-        istiod: &Istiod,
+        istiod: &'c Istiod,
         ns: &str,
         shape: Shape,
         pace: Pace,
@@ -143,6 +144,7 @@ impl<'c> World<'c> {
             agents,
             ns: ns.to_owned(),
             registration,
+            istiod,
             server,
             notes: Vec::new(),
         })
