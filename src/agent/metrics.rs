@@ -238,7 +238,7 @@ impl Collector for AgentCollector {
         let counts = |entry: &Entry| all_counts.get(&(entry.namespace.clone(), entry.name.clone())).cloned();
         let reconciled: Vec<_> = entries.iter().filter_map(|entry| Some((*entry, counts(entry)?))).collect();
         drop(all_counts);
-        let name = "agent_last_look_timestamp_seconds";
+        let name = "agent_last_reconcile_timestamp_seconds";
         let help = "When this process last reconciled the GatewaySecret without an error";
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (entry, counts) in &reconciled {

@@ -75,7 +75,7 @@ fn a_rotation_was_reported(kept: &Kept<'_>, agent: &Process) -> Result<()> {
     let patch = json!({ "stringData": { "ca.crt": format!("# the same\n{bundle}{bundle}") } }).to_string();
     kept.cluster.kubectl(["patch", "secret", "root", "--type=merge", "--patch", &patch]).ns(kept.ns).ok()?;
     let written = jiff::Timestamp::now().as_second() as f64;
-    kept.wait_metric(agent, "agent_last_look_timestamp_seconds", "", |at| at > written)?;
+    kept.wait_metric(agent, "agent_last_reconcile_timestamp_seconds", "", |at| at > written)?;
     expect("the managed Secret's version", &version()?, before)?;
     ensure!(kept.events("ManagedSecretWritten")? == reported, "an Event reports a change that is none");
     ensure!(kept.events("SourceUnusable")?.is_empty(), "comments and duplicates are no trouble");

@@ -71,7 +71,7 @@ fn reports_status_and_counts_for_each_gateway_secret() {
         r#"gatewaysecret_endpoints{namespace="mesh",name="gw",shown="unreachable"} 2"#,
         r#"gatewaysecret_not_after_timestamp_seconds{namespace="mesh",name="gw",kind="client_ca"} 800"#,
         r#"gatewaysecret_not_after_timestamp_seconds{namespace="mesh",name="gw",kind="previous_client_ca"} 700"#,
-        r#"agent_last_look_timestamp_seconds{namespace="mesh",name="gw"} 50"#,
+        r#"agent_last_reconcile_timestamp_seconds{namespace="mesh",name="gw"} 50"#,
         r#"agent_writes_total{namespace="mesh",name="gw",what="managed_secret"} 2"#,
         r#"agent_failures_total{namespace="mesh",name="gw",reason="Failed"} 1"#,
         "agent_events_lost_total 0",
