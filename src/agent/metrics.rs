@@ -126,9 +126,14 @@ type Sample = (Option<(&'static str, String)>, i64);
 type StatusGauge = (&'static str, &'static str, fn(&Entry) -> Vec<Sample>);
 
 /// Gauges that are computed from the status.
-const STATUS_GAUGES: [StatusGauge; 9] = [
+const STATUS_GAUGES: [StatusGauge; 10] = [
     ("gatewaysecret_phase", "1 for the phase that the rotation is in, 0 for the others", phase),
     ("gatewaysecret_phase_since_timestamp_seconds", "When that phase began", phase_since),
+    (
+        "gatewaysecret_rotation_duration_seconds",
+        "How long a CA rotation takes, as simulated before it started",
+        rotation_duration,
+    ),
     ("gatewaysecret_condition", "1 when the condition is True, -1 when it is Unknown, else 0", conditions),
     ("gatewaysecret_waiting", "1 when the step is blocked or waits", waits),
     ("gatewaysecret_lagging_clients", "Declared clients that the rotation waits for", lagging),
@@ -157,6 +162,10 @@ fn phase(entry: &Entry) -> Vec<Sample> {
 
 fn phase_since(entry: &Entry) -> Vec<Sample> {
     entry.status.phase_since.iter().map(|since| (None, since.as_second())).collect()
+}
+
+fn rotation_duration(entry: &Entry) -> Vec<Sample> {
+    entry.status.rotation_duration.iter().map(|takes| (None, takes.duration().as_secs())).collect()
 }
 
 fn conditions(entry: &Entry) -> Vec<Sample> {

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{GatewayUse, Mode, SecretRef};
+use super::{GatewayUse, Mode, Period, SecretRef};
 
 /// What the agent observed and decided. The webhook decides from spec and status alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -24,6 +24,11 @@ pub struct GatewaySecretStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", extend("format" = "date-time"))]
     pub phase_since: Option<Timestamp>,
+
+    /// How long a CA rotation takes, as the agent simulated it last: without change windows and pauses, rounded up to minutes. Absent while one would
+    /// not complete without manual steps. During a rotation it is that of its start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rotation_duration: Option<Period>,
 
     /// The effective mode: the agent's flag takes precedence over `spec.mode`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -15,7 +15,7 @@ use super::planner::{
 use super::readers::SourceName;
 use super::renewal::RenewalPolicy;
 use crate::api::names::{CACERT_SUFFIX, managed_config_map_name};
-use crate::api::{ConditionStatus, GatewaySecretStatus, Mode, Phase, SourceKind, TrustAnchor, Wait};
+use crate::api::{ConditionStatus, GatewaySecretStatus, Mode, Period, Phase, SourceKind, TrustAnchor, Wait};
 use crate::registry::Entry;
 use crate::trust::Certificate;
 
@@ -321,19 +321,22 @@ fn representatives(clients: &[ClientState]) -> Vec<ClientState> {
     clients.iter().filter(is_first).take(SIMULATED).cloned().collect()
 }
 
-/// Adds condition `RotationReady` to a status in phase Steady. It does not describe a rotation that has started.
+/// Adds condition `RotationReady` to a status in phase Steady, and how long a rotation takes. The condition does not describe a rotation that has
+/// started; the duration stays, so that it can be compared with what is left of the old CA.
 pub fn report_readiness(entry: &Entry, forecast: Option<&Forecast>, status: &mut GatewaySecretStatus, now: Timestamp) {
     // In mode Copy the managed Secret gets the new certificates at once: there is nothing to forecast.
     let steady = status.phase == Some(Phase::Steady) && entry.spec.mode == Mode::Bundle;
     let Some(forecast) = forecast.filter(|_| steady) else {
         return remove(status, READINESS);
     };
+    // Rounded, because each change of the status is a write.
+    let minutes = forecast.takes.as_mins() + 1;
+    status.rotation_duration = forecast.completes.then_some(Period::from_secs(60 * minutes));
     let said = match forecast.completes {
         true => {
-            // Rounded, because each change of the status is a write.
-            let takes = match usize::try_from(forecast.takes.as_mins()).unwrap_or_default() {
-                minutes @ ..60 => counted(minutes + 1, "minute"),
-                minutes => counted(minutes / 60 + 1, "hour"),
+            let takes = match usize::try_from(minutes).unwrap_or_default() {
+                minutes @ ..=60 => counted(minutes, "minute"),
+                minutes => counted((minutes - 1) / 60 + 1, "hour"),
             };
             let message = format!("A CA rotation started now would complete without manual steps in about {takes}.");
             (ConditionStatus::True, "Completes", message)

@@ -109,6 +109,7 @@ pub fn observe(seen: &ObservedState<'_>, now: Timestamp) -> GatewaySecretStatus 
         observed_generation: seen.entry.generation,
         phase: Some(phase(seen, status)),
         phase_since: previous.phase_since,
+        rotation_duration: previous.rotation_duration,
         mode: previous.mode,
         secret_name: Some(seen.entry.managed_name().to_owned()),
         resolved: Some(seen.entry.resolved.clone()),

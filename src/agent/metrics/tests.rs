@@ -32,6 +32,7 @@ fn reports_status_and_counts_for_each_gateway_secret() {
     let mut entry = entry("mesh", "root", "gw");
     entry.status.phase = Some(Phase::Converged);
     entry.status.phase_since = Some(Timestamp::from_second(100).expect("an instant"));
+    entry.status.rotation_duration = Some(crate::api::Period::from_secs(600));
     entry.status.waits = vec![Wait {
         step: StepName::SwitchServingCertificate,
         reason: String::new(),
@@ -58,6 +59,7 @@ fn reports_status_and_counts_for_each_gateway_secret() {
         r#"gatewaysecret_phase{namespace="mesh",name="gw",phase="Converged"} 1"#,
         r#"gatewaysecret_phase{namespace="mesh",name="gw",phase="Steady"} 0"#,
         r#"gatewaysecret_phase_since_timestamp_seconds{namespace="mesh",name="gw"} 100"#,
+        r#"gatewaysecret_rotation_duration_seconds{namespace="mesh",name="gw"} 600"#,
         r#"gatewaysecret_condition{namespace="mesh",name="gw",type="Ready"} 1"#,
         r#"gatewaysecret_condition{namespace="mesh",name="gw",type="Synced"} 0"#,
         r#"gatewaysecret_condition{namespace="mesh",name="gw",type="ServingCertificateTrusted"} -1"#,

@@ -141,6 +141,7 @@ fn a_rotation_that_has_started_has_no_forecast() {
     status.phase = Some(Phase::Converged);
     report_readiness(&gateway, Some(&done), &mut status, now());
     assert!(status.condition(READINESS).is_none());
+    assert_eq!(status.rotation_duration, Some(Period::from_secs(60)), "that of its start");
 }
 
 #[test]
