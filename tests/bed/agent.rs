@@ -71,9 +71,13 @@ impl<'c> Agents<'c> {
 
     /// Status code and body of a path on the port of one that runs.
     pub(crate) fn request(agent: &Process, path: &str) -> Result<(u16, String)> {
+        http_get(Self::port(agent)?, path)
+    }
+
+    /// The port of `/metrics` of one that runs.
+    pub(crate) fn port(agent: &Process) -> Result<u16> {
         let log = agent.log();
         let address = log.split("listening on http://127.0.0.1:").nth(1).context("the agent does not listen yet")?;
-        let port = address.split(':').next().unwrap_or_default().parse().with_context(|| address.to_owned())?;
-        http_get(port, path)
+        address.split(':').next().unwrap_or_default().parse().with_context(|| address.to_owned())
     }
 }

@@ -47,7 +47,7 @@ pub(crate) use mirror::{Mirror, MirrorRights};
 pub(crate) use pki::Authority;
 pub(crate) use process::{Process, Scratch};
 pub(crate) use seed::Seed;
-pub(crate) use server::{Server, Source};
+pub(crate) use server::{Server, Source, http_get};
 pub(crate) use trials::run as run_trials;
 pub(crate) use users::User;
 pub(crate) use wait::{free_port, wait_for, wait_for_value};

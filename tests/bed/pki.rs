@@ -1,6 +1,10 @@
 //! Certificates for the bed's own TLS servers, made at run time: the API server's and the webhook's.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, SystemTime},
+};
 
 use anyhow::Result;
 use rcgen::{
@@ -20,6 +24,13 @@ impl Authority {
     pub(crate) fn until(name: &str, year: i32) -> Result<Self> {
         let mut params = CertificateParams::default();
         params.not_after = date_time_ymd(year, 1, 1);
+        Self::with(name, params)
+    }
+
+    /// One that expires this much later.
+    pub(crate) fn lasting(name: &str, life: Duration) -> Result<Self> {
+        let mut params = CertificateParams::default();
+        params.not_after = (SystemTime::now() + life).into();
         Self::with(name, params)
     }
 

@@ -136,6 +136,11 @@ impl<'c> Server<'c> {
         self.process.as_mut().context("the server does not run")?.signal("CONT")
     }
 
+    /// The port of `/metrics`.
+    pub(crate) fn metrics_port(&self) -> u16 {
+        self.metrics_port
+    }
+
     /// The URL to which the API server or a test posts reviews.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("https://127.0.0.1:{}{path}", self.port)
