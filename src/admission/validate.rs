@@ -26,6 +26,7 @@ pub fn validate(request: &Request<'_>, registry: &Registry, severities: &Severit
     if !request.sub_resource.is_empty() {
         return Decision::default();
     }
+    let request = &request.named();
     let stored = request.stored_object();
     let labels = || stored.map(|object| labels(request, object, registry, severities)).unwrap_or_default();
     let only = |findings| Decision { findings, ..Decision::default() };
@@ -105,7 +106,7 @@ fn users(claim: Option<(&Entry, Role)>) -> Option<(&Entry, String)> {
     }
 }
 
-/// A managed Secret that is created with a `deletionTimestamp`: no later write to it would be judged.
+/// A managed Secret that is created with a `deletionTimestamp`.
 fn created_for_deletion(write: &SecretWrite<'_>) -> Option<Finding> {
     let is_for_deletion =
         write.request.operation == Operation::Create && write.object["metadata"]["deletionTimestamp"].is_string();
