@@ -135,7 +135,11 @@ pub fn plan(snapshot: &Snapshot<'_>, before: &Journal, now: Timestamp) -> Plan {
     decided
         .waits
         .extend(blockers.unordered.iter().map(|reason| Pause::for_action(reason.as_str()).wait(StepName::ExpandTrust)));
-    let is_everywhere = |ca: &&Certificate| view.gateways_in_use.iter().all(|version| version.trust.contains(ca));
+    let sibling: Vec<_> = sibling_in_use(&view).collect();
+    let is_everywhere = |ca: &&Certificate| {
+        view.gateways_in_use.iter().all(|version| version.trust.contains(ca))
+            && sibling.iter().all(|version| holds(&version.trust, std::slice::from_ref(*ca)))
+    };
     let mut plan = Plan {
         phase: phase(&view, &blockers, &bundles.gateways),
         journal: Journal::default(),
@@ -167,6 +171,16 @@ pub fn plan(snapshot: &Snapshot<'_>, before: &Journal, now: Timestamp) -> Plan {
     plan.cut_off = cut_off.map(|(name, _)| name.clone()).collect();
     plan.journal = journal;
     plan
+}
+
+/// What gateways may use of `<managed>-cacert`, from which istiod takes CAs instead of the managed Secret. One with none of ours is left out: no
+/// client can connect, whatever its certificate is.
+fn sibling_in_use<'v>(view: &'v View<'_>) -> impl Iterator<Item = &'v Version> {
+    let entry = view.entry;
+    let name = SourceName::secret(&entry.namespace, format!("{}{CACERT_SUFFIX}", entry.managed_name())).to_string();
+    let versions = view.journal.trust_sources.get(&name).into_iter().flatten();
+    let delay = entry.policy.propagation_delays.gateways;
+    versions.filter(move |version| !version.trust.is_empty() && version.may_be_in_use(delay, view.now))
 }
 
 /// The next instant at which a version is no longer in use, or the validity of a certificate begins or ends.
