@@ -83,6 +83,20 @@ pub(super) fn of_source(
     found.collect()
 }
 
+/// The connections that the deletion of the managed Secret's `-cacert` sibling breaks: gateways then take CAs from the managed Secret itself.
+pub(super) fn of_deleted_sibling(
+    old: &ParsedSecret<'_>,
+    claim: Option<(&Entry, Role)>,
+    severities: &Severities,
+    now: Timestamp,
+) -> Option<Finding> {
+    let (entry, _) = claim.filter(|(entry, role)| *role == Role::CacertSibling && is_of_managed(old, entry))?;
+    let (field, message) =
+        connectivity::deleted_sibling(old, &entry.status, &entry.spec.distrusted_cas, &entry.namespace, now)?;
+    let message = format!("{message}. gateways would take CAs from Secret {} instead", entry.managed_name());
+    finding(entry, (field, message), severities)
+}
+
 /// Whether a `-cacert` Secret belongs to the managed Secret, not to the source Secret.
 fn is_of_managed(sibling: &ParsedSecret<'_>, entry: &Entry) -> bool {
     sibling.secret.name.strip_suffix(CACERT_SUFFIX) == Some(entry.managed_name())

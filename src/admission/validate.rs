@@ -83,7 +83,9 @@ fn deletion(request: &Request<'_>, registry: &Registry, severities: &Severities,
     let Some((entry, users)) = users(claim) else {
         let Some(Ok(old)) = request.old_object.map(Secret::from_value) else { return Vec::new() };
         let old = ParsedSecret::new(&old, TlsConsumer::Envoy);
-        return connectivity::of_source(request, &old, None, registry, severities, now);
+        let mut findings = connectivity::of_source(request, &old, None, registry, severities, now);
+        findings.extend(connectivity::of_deleted_sibling(&old, claim, severities, now));
+        return findings;
     };
     let message = format!(
         "Secret {} is used by {users}; a gateway that starts without it serves no certificate. delete GatewaySecret {} first, or let the \

@@ -283,6 +283,27 @@ fn rejects_a_source_of_trust_without_the_ca_of_active_clients() {
     }
 }
 
+/// A rotation may ask for it: istiod takes CAs from the managed Secret then.
+#[test]
+fn a_cacert_sibling_is_deleted_only_if_the_managed_secret_accepts_the_clients_in_use() {
+    let deleted = |held: &[usize], managed: &[usize]| {
+        let cluster = Cluster::new(Content::new(&[1], 1)).with("shop", Content::new(&[1], 0));
+        let mut entry = cluster.registry(at(2030)).entries()[0].clone();
+        let held: String = held.iter().map(|ca| CAS[*ca].pem()).collect();
+        entry.status.bundle = Content::new(managed, 0).anchors().iter().map(crate::api::TrustAnchor::from).collect();
+        let old = json!({"metadata": {"namespace": "mesh", "name": "gw-cacert"}, "stringData": {"cacert": held}});
+        let request = Request::fixture(Kind { group: "", version: "v1", kind: "Secret" }, None, Some(&old));
+        let found = validate(&request, &Registry::new([entry]), &Severities::default(), at(2030)).findings;
+        found.into_iter().map(|finding| (finding.severity, finding.message)).collect::<Vec<_>>()
+    };
+    let broken = deleted(&[0, 1], &[1, 2]);
+    let expected = ["1 active client certificate (shop)", "gateways would take CAs from Secret gw instead"];
+    assert!(broken.len() == 1 && broken[0].0 == Severity::Deny, "{broken:?}");
+    assert!(expected.iter().all(|words| broken[0].1.contains(words)), "{broken:?}");
+    assert_eq!(deleted(&[0, 1], &[1, 0]), []);
+    assert_eq!(deleted(&[2], &[1]), [], "it refuses the client already");
+}
+
 /// The cost of a verdict does not grow with the number of clients.
 #[test]
 fn accepts_a_bundle_that_accepts_clients_rejected_before() {
