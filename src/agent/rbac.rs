@@ -298,6 +298,7 @@ mod tests {
             namespace: namespace.to_owned(),
             name: "partners".to_owned(),
             used_by: String::new(),
+            accepts_clients: true,
         };
         entry.status.trust_sources = vec![source("Secret", "mesh"), source("ConfigMap", "apps")];
         let roles = role(&entry);

@@ -50,13 +50,14 @@ enum State {
 }
 
 /// Objects that decide which clients the gateways of three GatewaySecrets accept.
-const TARGETS: [(&str, &str, State); 9] = [
+const TARGETS: [(&str, &str, State); 10] = [
     ("Secret", "gateway", State::Live),
     ("Secret", "gateway-cacert", State::Absent),
     ("Secret", "second-cacert", State::Live),
     ("Secret", "third", State::Dying),
     ("Secret", "third-cacert", State::Dying),
     ("Secret", "partners", State::Live),
+    ("Secret", "partners-cacert", State::Absent),
     ("Secret", "partners-dying", State::Dying),
     ("ConfigMap", "partners", State::Live),
     ("ConfigMap", "partners-dying", State::Dying),
@@ -212,14 +213,13 @@ impl Scene<'_> {
             "notAfter": "2099-01-01T00:00:00Z", "pem": held.pem() }]);
         status["leaves"] = json!([{ "kind": "Client", "namespace": ns, "name": "shop", "subject": "CN=shop",
             "notAfter": "2099-01-01T00:00:00Z", "pem": good.issue_client("shop")?.0 }]);
-        let source = |(kind, name): (&str, &str)| json!({ "kind": kind, "namespace": ns, "name": name, "usedBy": "Gateway apps/public spec.servers[0]" });
-        let sources = [
-            ("Secret", "partners"),
-            ("Secret", "partners-dying"),
-            ("ConfigMap", "partners"),
-            ("ConfigMap", "partners-dying"),
-        ];
-        status["trustSources"] = json!(sources.map(source));
+        let source = |(kind, name): (&str, &str)| {
+            json!({ "kind": kind, "namespace": ns, "name": name, "usedBy": "Gateway apps/public spec.servers[0]",
+                "acceptsClients": name != "partners-cacert" })
+        };
+        let is_source = |(_, name, _): &&(&str, &str, State)| name.starts_with("partners");
+        let sources = TARGETS.iter().filter(is_source).map(|(kind, name, _)| source((kind, name)));
+        status["trustSources"] = sources.collect();
         Ok(status)
     }
 

@@ -343,6 +343,13 @@ fn an_old_ca_stays_while_a_gateway_presents_its_certificate_to_an_upstream() {
     assert_eq!(held(&scene), "CN=new CN=old");
 }
 
+#[test]
+fn status_says_which_sources_accept_declared_clients() {
+    let (old, new, partner) = (ca("old"), ca("new"), ca("partner"));
+    let accepts = |held: &[&Authority]| rotating(&old, &new, holding(held)).plan().trust_sources[0].accepts_clients;
+    assert!(accepts(&[&partner, &old]) && !accepts(&[&partner]));
+}
+
 /// A sibling with only the CA of the live client is fine, and so is a certificate of another CA in the managed Secret: not both together.
 #[test]
 fn a_client_gets_no_certificate_of_a_ca_that_the_managed_sibling_lacks() {
