@@ -218,7 +218,7 @@ async fn serve(args: Args) -> Result<End, ServeError> {
     }
 
     tracing::info!(
-        "listening on https://{}: /mutate, /validate[-guarded][-breakglass], /livez, /readyz, /healthz",
+        "listening on https://{}: /mutate, /validate[-guarded|-trust][-breakglass], /livez, /readyz, /healthz",
         https.local_addr()?
     );
     tracing::info!("listening on http://{}: /metrics, /livez, /readyz, /healthz", metrics.local_addr()?);
