@@ -104,7 +104,7 @@ impl<'a> Request<'a> {
         let (Operation::Update, Some(object)) = (self.operation, self.object) else { return false };
         let Some(old) = self.old_object else { return false };
         let is_kept = |pointer: &&str| object.pointer(pointer) == old.pointer(pointer);
-        object["metadata"]["deletionTimestamp"].is_string() && LOADED.iter().all(|pointer| is_kept(&pointer))
+        object["metadata"]["deletionTimestamp"].is_string() && LOADED.iter().all(is_kept)
     }
 }
 

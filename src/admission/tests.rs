@@ -277,7 +277,7 @@ fn break_glass_overrides_managed_in_use_but_not_unreadable() {
 
 #[test]
 fn an_object_that_is_being_deleted_loses_its_finalizers_unjudged_but_keeps_its_content() {
-    let held = |text: &str, finalizers: Value| {
+    let deleted = |text: &str, finalizers: Value| {
         let metadata = json!({
             "name": "gw-cacert", "labels": {MANAGED_LABEL: "true"}, "finalizers": finalizers,
             "deletionTimestamp": "2030-01-01T00:00:00Z",
@@ -286,9 +286,9 @@ fn an_object_that_is_being_deleted_loses_its_finalizers_unjudged_but_keeps_its_c
     };
     let update = |old: &Value, new: &Value| verdict(&request(Operation::Update, Some(new), Some(old)), used());
     let (good, finalizers) = (ca("root").pem(), json!(["example.com/hold"]));
-    let unsound = held("prose", finalizers.clone());
-    assert_eq!(update(&unsound, &held("prose", json!([]))), (vec![], vec![]));
-    assert_eq!(update(&held(&good, finalizers.clone()), &unsound).0, ["empty"]);
+    let unsound = deleted("prose", finalizers.clone());
+    assert_eq!(update(&unsound, &deleted("prose", json!([]))), (vec![], vec![]));
+    assert_eq!(update(&deleted(&good, finalizers.clone()), &unsound).0, ["empty"]);
     let relabelled = with(unsound.clone(), "/metadata/labels", json!({}));
     assert_eq!(update(&unsound, &relabelled), (vec![], vec!["empty"]), "a fault that was stored only warns");
 }

@@ -135,7 +135,7 @@ pub fn role(entry: &Entry) -> Vec<Value> {
     own.into_iter().chain(others).chain(bundles.into_iter().flatten()).collect()
 }
 
-/// The Secrets of its own from which gateways take CAs: the managed Secret, under an earlier name too, and their `-cacert` siblings.
+/// The Secrets in its namespace from which gateways take CAs: the managed Secret, under an earlier name too, and their `-cacert` siblings.
 fn guarded_secrets(entry: &Entry) -> Vec<String> {
     let names = [Some(entry.managed_name()), entry.left_behind()].into_iter().flatten();
     names.flat_map(|name| [name.to_owned(), format!("{name}{CACERT_SUFFIX}")]).collect()

@@ -123,7 +123,7 @@ impl EvilWrite {
             "finalizers" => metadata["finalizers"] = json!([FINALIZER, "example.com/another"]),
             "owner" => {
                 metadata["ownerReferences"] = json!([{
-                    "apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "00000000-0000-0000-0000-000000000000",
+                    "apiVersion": "v1", "kind": "ConfigMap", "name": "missing", "uid": "00000000-0000-0000-0000-000000000000",
                 }]);
             }
             "generateName" => metadata["generateName"] = json!("partner-"),
@@ -208,9 +208,9 @@ impl Scene<'_> {
         status["secretName"] = json!(name);
         status["resolved"] = json!({ "sourceSecretName": format!("{SOURCE}-{name}") });
         // The sibling of the second one accepts the client, its managed Secret does not: the sibling must stay.
-        let held = if name == "second" { &self.evil } else { good };
+        let managed = if name == "second" { &self.evil } else { good };
         status["bundle"] = json!([{ "subject": "CN=good", "fingerprint": "0", "notBefore": "2026-01-01T00:00:00Z",
-            "notAfter": "2099-01-01T00:00:00Z", "pem": held.pem() }]);
+            "notAfter": "2099-01-01T00:00:00Z", "pem": managed.pem() }]);
         status["leaves"] = json!([{ "kind": "Client", "namespace": ns, "name": "shop", "subject": "CN=shop",
             "notAfter": "2099-01-01T00:00:00Z", "pem": good.issue_client("shop")?.0 }]);
         let source = |(kind, name): (&str, &str)| {
@@ -270,11 +270,11 @@ fn none_is_stored(cluster: &Cluster) -> Result<()> {
         server.kill();
         scene.flood(&runtime, &client, count)?;
         let unrelated = count.max(UNRELATED);
-        let beside = other_runtime.block_on(time_of_writes(&client, other, unrelated))?;
+        let elsewhere = other_runtime.block_on(time_of_writes(&client, other, unrelated))?;
         let without_webhook = runtime.block_on(time_of_writes(&client, ns, unrelated))?;
         println!(
             "{unrelated} unrelated writes with all replicas killed: {:.2} of the time in a namespace without webhooks",
-            without_webhook.as_secs_f64() / beside.as_secs_f64()
+            without_webhook.as_secs_f64() / elsewhere.as_secs_f64()
         );
         cluster.kubectl(["annotate", "configmap", "kube-root-ca.crt", "note=x"]).ns(ns).user(User::Dev).ok()?;
         let free = json!({ "metadata": { "finalizers": null } }).to_string();
@@ -335,10 +335,10 @@ fn a_thousand_roles_do_not_slow_writes_down(cluster: &Cluster) -> Result<()> {
             let can = cluster.kubectl(["auth", "can-i", "guard", &last, "--as", User::Agent.name()]);
             Ok(can.ns(ns).run()?.success())
         })?;
-        let beside = runtime.block_on(time_of_writes(&client, ns, UNRELATED))?;
+        let with_roles = runtime.block_on(time_of_writes(&client, ns, UNRELATED))?;
         println!(
             "{count} GatewaySecrets in one namespace: {:.2} ms for an unrelated write, {:.2} ms without one",
-            beside.as_secs_f64() * 1e3 / UNRELATED as f64,
+            with_roles.as_secs_f64() * 1e3 / UNRELATED as f64,
             alone.as_secs_f64() * 1e3 / UNRELATED as f64
         );
         Ok(())

@@ -288,7 +288,7 @@ fn rejects_a_source_of_trust_without_the_ca_of_active_clients() {
 #[test]
 fn a_new_sibling_of_a_source_of_trust_accepts_the_clients_in_use() {
     let cluster = Cluster::new(Content::new(&[0, 1], 1)).with("shop", Content::new(&[1], 0));
-    let created = |accepts_clients: bool, held: usize| {
+    let created = |accepts_clients: bool, ca: usize| {
         let mut entry = cluster.registry(at(2030)).entries()[0].clone();
         let source = |name: &str| TrustSourceUse {
             kind: "Secret".to_owned(),
@@ -298,7 +298,7 @@ fn a_new_sibling_of_a_source_of_trust_accepts_the_clients_in_use() {
             accepts_clients: accepts_clients && name == "partners",
         };
         entry.status.trust_sources = ["partners-cacert", "partners"].map(source).to_vec();
-        let object = json!({"metadata": {"namespace": "mesh", "name": "partners-cacert"}, "stringData": {"cacert": CAS[held].pem()}});
+        let object = json!({"metadata": {"namespace": "mesh", "name": "partners-cacert"}, "stringData": {"cacert": CAS[ca].pem()}});
         let request = Request::fixture(Kind { group: "", version: "v1", kind: "Secret" }, Some(&object), None);
         let found = validate(&request, &Registry::new([entry]), &Severities::default(), at(2030)).findings;
         found.into_iter().filter(|f| f.rule == CONNECTIVITY.id).map(|f| f.message).collect::<Vec<_>>()
@@ -312,12 +312,12 @@ fn a_new_sibling_of_a_source_of_trust_accepts_the_clients_in_use() {
 /// A rotation may ask for it: istiod takes CAs from the managed Secret then.
 #[test]
 fn a_cacert_sibling_is_deleted_only_if_the_managed_secret_accepts_the_clients_in_use() {
-    let deleted = |held: &[usize], managed: &[usize]| {
+    let deleted = |cas: &[usize], managed: &[usize]| {
         let cluster = Cluster::new(Content::new(&[1], 1)).with("shop", Content::new(&[1], 0));
         let mut entry = cluster.registry(at(2030)).entries()[0].clone();
-        let held: String = held.iter().map(|ca| CAS[*ca].pem()).collect();
+        let text: String = cas.iter().map(|ca| CAS[*ca].pem()).collect();
         entry.status.bundle = Content::new(managed, 0).anchors().iter().map(crate::api::TrustAnchor::from).collect();
-        let old = json!({"metadata": {"namespace": "mesh", "name": "gw-cacert"}, "stringData": {"cacert": held}});
+        let old = json!({"metadata": {"namespace": "mesh", "name": "gw-cacert"}, "stringData": {"cacert": text}});
         let request = Request::fixture(Kind { group: "", version: "v1", kind: "Secret" }, None, Some(&old));
         let found = validate(&request, &Registry::new([entry]), &Severities::default(), at(2030)).findings;
         found.into_iter().map(|finding| (finding.severity, finding.message)).collect::<Vec<_>>()

@@ -346,7 +346,7 @@ fn an_old_ca_stays_while_a_gateway_presents_its_certificate_to_an_upstream() {
 #[test]
 fn status_says_which_sources_accept_declared_clients() {
     let (old, new, partner) = (ca("old"), ca("new"), ca("partner"));
-    let accepts = |held: &[&Authority]| rotating(&old, &new, holding(held)).plan().trust_sources[0].accepts_clients;
+    let accepts = |cas: &[&Authority]| rotating(&old, &new, holding(cas)).plan().trust_sources[0].accepts_clients;
     assert!(accepts(&[&partner, &old]) && !accepts(&[&partner]));
 }
 
@@ -355,10 +355,10 @@ fn status_says_which_sources_accept_declared_clients() {
 fn a_client_gets_no_certificate_of_a_ca_that_the_managed_sibling_lacks() {
     let (old, new) = (ca("old"), ca("new"));
     let sibling = SourceName::secret("mesh", "gw-cacert");
-    let verdict = |held: &[&Authority]| {
+    let verdict = |cas: &[&Authority]| {
         let mut scene = rotating(&old, &new, holding(&[&old, &new]));
         scene.readers.push(reader(ReaderTrust::FirstOf(vec![sibling.clone(), SourceName::secret("mesh", "gw")])));
-        scene.sources.insert(sibling.clone(), holding(held));
+        scene.sources.insert(sibling.clone(), holding(cas));
         scene.reconcile();
         scene.now += HOUR;
         let plan = step(&mut scene);
