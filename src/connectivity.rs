@@ -80,6 +80,19 @@ pub fn sibling(
     stranded(current.iter(), new.anchors(), key, status, namespace, now)
 }
 
+/// The connections that the deletion of the managed Secret's `-cacert` sibling breaks: gateways then take CAs from the managed Secret.
+pub fn deleted_sibling(
+    old: &ParsedSecret<'_>,
+    status: &GatewaySecretStatus,
+    distrust: &[String],
+    namespace: &str,
+    now: Timestamp,
+) -> Option<Broken> {
+    let key = old.ca().map_or("ca.crt", |ca| ca.key);
+    let managed = observed(&status.bundle);
+    stranded(trusted(old, distrust), managed.iter(), key, status, namespace, now)
+}
+
 /// The connections that an update of an object breaks from which gateways take their clients' CAs. `None` for `new` is a deletion: proxies
 /// that start later have none of these CAs.
 pub fn source(

@@ -32,7 +32,7 @@ pub(super) fn apply(request: &Request<'_>, decision: &mut Decision) {
         return;
     }
     if !request.may_break_glass {
-        if request.operation != Operation::Delete && !request.is_being_deleted() {
+        if request.operation != Operation::Delete && !request.is_draining() {
             let before = request.old_object.map(annotations).unwrap_or_default();
             let changed = overrides.iter().filter(|(rule, reason)| before.get(*rule) != Some(*reason));
             decision.findings.extend(changed.map(|(rule, _)| not_permitted(rule, request.namespace)));

@@ -134,7 +134,7 @@ pub(super) fn config_map(
     }
     let is_exempt = match request.operation {
         Operation::Delete => CLEANUP_CONTROLLERS.contains(&request.username),
-        _ => request.is_being_deleted(),
+        _ => request.is_draining(),
     };
     let decoded = |object| decode(SourceKind::ConfigMap, object).ok();
     if is_source

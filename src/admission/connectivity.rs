@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use super::Request;
 use super::rules::CONNECTIVITY;
 use super::secret_write::SecretWrite;
-use crate::api::Mode;
 use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL};
+use crate::api::{Mode, TrustSourceUse};
 use crate::connectivity::{self, Broken};
 use crate::registry::{Entry, Registry, Role};
 use crate::trust::{Finding, ParsedSecret, Severities, Severity};
@@ -20,10 +20,31 @@ pub(super) fn findings(write: &SecretWrite<'_>) -> Vec<Finding> {
     if let Some((entry, broken)) = broken(write, new, old) {
         findings.extend(broken.into_iter().filter_map(|broken| finding(entry, broken, &write.severities)));
     }
-    if let Some(old) = old {
-        findings.extend(of_source(write.request, old, Some(new), write.registry, &write.severities, write.now));
+    match old {
+        Some(old) => {
+            findings.extend(of_source(write.request, old, Some(new), write.registry, &write.severities, write.now));
+        }
+        None => findings.extend(of_new_sibling(write, new)),
     }
     findings
+}
+
+/// The connections that break when a source of trust gets a `-cacert` sibling, from which istiod takes CAs instead. Status does not have the
+/// source's content: one that accepts clients counts as the managed bundle.
+fn of_new_sibling(write: &SecretWrite<'_>, new: &ParsedSecret<'_>) -> Vec<Finding> {
+    let Request { kind, namespace, name, .. } = *write.request;
+    let Some(stem) = name.strip_suffix(CACERT_SUFFIX) else { return Vec::new() };
+    let found = write.registry.readers_of(kind.kind, namespace, name).filter_map(|(entry, source)| {
+        let is_stem = |other: &&TrustSourceUse| {
+            (&other.kind, other.namespace.as_str(), other.name.as_str()) == (&source.kind, namespace, stem)
+        };
+        entry.status.trust_sources.iter().find(is_stem).filter(|stem| stem.accepts_clients)?;
+        let distrust = &entry.spec.distrusted_cas;
+        let (field, message) = connectivity::sibling(None, new, &entry.status, distrust, namespace, write.now)?;
+        let message = format!("{message}. {} takes its clients' CAs from it instead of Secret {stem}", source.used_by);
+        finding(entry, (field, message), &write.severities)
+    });
+    found.collect()
 }
 
 /// The connections of the GatewaySecret to which the Secret belongs.
@@ -81,6 +102,20 @@ pub(super) fn of_source(
         finding(entry, (field, message), severities)
     });
     found.collect()
+}
+
+/// The connections that the deletion of the managed Secret's `-cacert` sibling breaks: gateways then take CAs from the managed Secret itself.
+pub(super) fn of_deleted_sibling(
+    old: &ParsedSecret<'_>,
+    claim: Option<(&Entry, Role)>,
+    severities: &Severities,
+    now: Timestamp,
+) -> Option<Finding> {
+    let (entry, _) = claim.filter(|(entry, role)| *role == Role::CacertSibling && is_of_managed(old, entry))?;
+    let (field, message) =
+        connectivity::deleted_sibling(old, &entry.status, &entry.spec.distrusted_cas, &entry.namespace, now)?;
+    let message = format!("{message}. gateways would take CAs from Secret {} instead", entry.managed_name());
+    finding(entry, (field, message), severities)
 }
 
 /// Whether a `-cacert` Secret belongs to the managed Secret, not to the source Secret.

@@ -1,7 +1,7 @@
 //! The Secrets and ConfigMaps whose content is judged: one function, for the webhook, `trustspan check` and docs/guard.md.
 //!
-//! Either they have a label, or their namespace has label [`GUARD`] and they have a key that gateways load. The selectors and conditions of
-//! `manifests/base/webhooks.yaml` send no others; a cluster test compares.
+//! Gateways take CAs from them, or they have a label, or their namespace has label [`GUARD`] and they have a key that gateways load. The
+//! selectors and conditions of `manifests/base/webhooks.yaml` send no others; a cluster test compares.
 
 use serde_json::Value;
 
@@ -22,13 +22,17 @@ const NEVER_SENT: [&str; 3] = ["kube-system", "kube-node-lease", "trustspan-syst
 /// Whether the content of a Secret or ConfigMap is judged. The stored version counts too, so that the removal of the label or of the CA is
 /// judged.
 pub(super) fn is_guarded(request: &Request<'_>) -> bool {
-    any_of(request, |object| has_label(object) || (request.in_guarded_namespace && holds_trust(request.kind, object)))
+    let holds_trust = |object: &Value| request.in_guarded_namespace && holds_trust(request.kind, object);
+    any_of(request, |object| request.decides_trust || has_label(object) || holds_trust(object))
 }
 
-/// Whether the API server sends a Secret or ConfigMap: if it is guarded, or has a label or annotation of trustspan.
+/// Labels or annotations of one object that the API server reads, so that it spends the same on every object.
+const READ: usize = 100;
+
+/// Whether the API server sends a Secret or ConfigMap: if it is guarded, has a label or annotation of trustspan, or more than it reads.
 pub(super) fn is_sent(request: &Request<'_>) -> bool {
     let is_ours = |key: &String| key.starts_with(PREFIX) || key.starts_with(BREAK_GLASS_PREFIX);
-    let has_ours = |map: &Value| map.as_object().is_some_and(|map| map.keys().any(is_ours));
+    let has_ours = |map: &Value| map.as_object().is_some_and(|map| map.len() > READ || map.keys().any(is_ours));
     is_guarded(request)
         || any_of(request, |object| ["labels", "annotations"].iter().any(|map| has_ours(&object["metadata"][*map])))
 }

@@ -45,7 +45,7 @@ pub struct Request<'a> {
     pub sub_resource: &'a str,
     /// Namespace of the request: the object of a CREATE may have none.
     pub namespace: &'a str,
-    /// Name of the object; empty for `generateName`.
+    /// Name of the object; empty for `generateName`, and for each object of a `deletecollection`.
     pub name: &'a str,
     /// `userInfo.username`.
     pub username: &'a str,
@@ -55,6 +55,8 @@ pub struct Request<'a> {
     pub may_break_glass: bool,
     /// The namespace has label `trustspan.dev/guard: enabled`, according to the API server (docs/guard.md).
     pub in_guarded_namespace: bool,
+    /// Gateways take CAs from the object, according to the API server (docs/guard.md).
+    pub decides_trust: bool,
     /// The new object; `None` for DELETE.
     pub object: Option<&'a Value>,
     /// The stored object; `None` for CREATE.
@@ -74,25 +76,35 @@ impl<'a> Request<'a> {
             by_agent: false,
             may_break_glass: false,
             in_guarded_namespace: false,
+            decides_trust: false,
             object: Some(object),
             old_object: None,
         }
     }
 
-    /// The object that an allowed request stores. `None` for a deletion, and for an object that is being deleted: its finalizers can be removed
-    /// whatever its content is.
-    pub(super) fn stored_object(&self) -> Option<&'a Value> {
-        let is_write = matches!(self.operation, Operation::Create | Operation::Update);
-        self.object.filter(|_| is_write && !self.is_being_deleted())
+    /// The request with the name of its object, which the API server leaves out for each object of a `deletecollection`.
+    pub(super) fn named(&self) -> Self {
+        let object = self.object.or(self.old_object).filter(|_| self.name.is_empty());
+        let name = object.and_then(|object| object["metadata"]["name"].as_str()).unwrap_or(self.name);
+        Self { name, ..self.clone() }
     }
 
-    /// Whether the object is being deleted and waits for its finalizers.
+    /// The object that an allowed request stores. `None` for a deletion, and for one that only drains.
+    pub(super) fn stored_object(&self) -> Option<&'a Value> {
+        let is_write = matches!(self.operation, Operation::Create | Operation::Update);
+        self.object.filter(|_| is_write && !self.is_draining())
+    }
+
+    /// Whether an object that is being deleted keeps its content, labels and annotations: its finalizers can be removed whatever these are.
+    /// Gateways load it until then, so another update is judged.
     ///
-    /// A new object never is. Server-side apply can create one with a `metadata.deletionTimestamp`, and gateways load it like any other
-    /// (measured with Kubernetes 1.36; any other create removes the field).
-    pub(super) fn is_being_deleted(&self) -> bool {
-        self.operation == Operation::Update
-            && self.object.is_some_and(|object| object["metadata"]["deletionTimestamp"].is_string())
+    /// A new object is not draining. Server-side apply can create one with a `metadata.deletionTimestamp` (measured with Kubernetes 1.36; any
+    /// other create removes the field).
+    pub(super) fn is_draining(&self) -> bool {
+        let (Operation::Update, Some(object)) = (self.operation, self.object) else { return false };
+        let Some(old) = self.old_object else { return false };
+        let is_kept = |pointer: &&str| object.pointer(pointer) == old.pointer(pointer);
+        object["metadata"]["deletionTimestamp"].is_string() && LOADED.iter().all(is_kept)
     }
 }
 
@@ -110,6 +122,10 @@ impl<'a> Request<'a> {
         Self { operation, kind, in_guarded_namespace: true, object, old_object, ..Self::create(named, "mesh") }
     }
 }
+
+/// What a gateway loads from a Secret or ConfigMap, and what decides whether it is judged, as in `manifests/base/webhooks.yaml`. Objects of other
+/// kinds have none of the content.
+const LOADED: [&str; 6] = ["/data", "/binaryData", "/type", "/immutable", "/metadata/labels", "/metadata/annotations"];
 
 /// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -21,7 +21,8 @@ pub fn mutate(request: &Request<'_>, registry: &Registry, now: Timestamp) -> Dec
     let Some(object) = request.object else { return Decision::default() };
     let old = request.old_object.filter(|_| request.operation == Operation::Update);
     if let Kind { group: "", version: "v1", kind: "Secret" } = request.kind {
-        return Decision { patch: added_cas(object, old, request.namespace, registry, now), ..Decision::default() };
+        let patch = request.stored_object().map(|object| added_cas(object, old, request.namespace, registry, now));
+        return Decision { patch: patch.unwrap_or_default(), ..Decision::default() };
     }
     let write = Write { kind: request.kind, namespace: request.namespace, object, old, by_agent: request.by_agent };
     let outcome = rewrite(&write, registry);
@@ -47,9 +48,6 @@ fn restart_interruption(object: &Value) -> Option<String> {
 
 /// The patch that adds CAs to a Secret.
 fn added_cas(object: &Value, old: Option<&Value>, namespace: &str, registry: &Registry, now: Timestamp) -> Patch {
-    if object["metadata"]["deletionTimestamp"].is_string() {
-        return Patch::default();
-    }
     let injected = || ca_injection::wanted(object, namespace, registry).map(|cas| (ca_injection::KEY, cas));
     let carried = || carry_over::bundle(object, old?, now);
     let Some((key, cas)) = injected().or_else(carried) else { return Patch::default() };

@@ -70,9 +70,9 @@ pub(super) const MANAGED_UNLABELLED: RuleInfo = RuleInfo {
     id: "managed-unlabelled",
     severity: Severity::Warn,
     summary: "a managed Secret without the label by which the API server selects it",
-    source: "the webhook configuration fails closed only for objects with this label",
-    example: "managed Secret gw lacks label trustspan.dev/managed=true: add it. without it, no write is judged while the webhook \
-              is down",
+    source: "the webhook configuration fails closed only for objects with this label, and those in the Roles of trustspan rbac",
+    example: "managed Secret gw lacks label trustspan.dev/managed=true: add it. without it, its writes are rejected while the webhook \
+              is down only if the Role of trustspan rbac was applied",
     remedy: "kubectl label secret <name> trustspan.dev/managed=true",
 };
 

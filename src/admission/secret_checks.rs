@@ -42,7 +42,8 @@ fn missing_label(write: &SecretWrite<'_>) -> Vec<Finding> {
         return Vec::new();
     }
     let message = format!(
-        "managed Secret {} lacks label {MANAGED_LABEL}=true: add it. without it, no write is judged while the webhook is down",
+        "managed Secret {} lacks label {MANAGED_LABEL}=true: add it. without it, its writes are rejected while the webhook is down only if \
+         the Role of trustspan rbac was applied",
         write.request.name
     );
     let finding = MANAGED_UNLABELLED.finding("metadata.labels", message);

@@ -33,6 +33,7 @@ fn claimed(entry: &Entry, role: Role, had_bundle: bool, now: Timestamp) -> Secre
     SecretUsage {
         ca_required,
         is_rotated: true,
+        is_source_of_cas: role == Role::Source,
         distributes_trust: connectivity::distributes(status, now),
         // Istio uses the sibling of the source Secret only for Gateways that name the source Secret.
         sibling: sibling.filter(|_| role == Role::Source).map(|sibling| sibling.name.as_str()),

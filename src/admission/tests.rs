@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -275,10 +276,29 @@ fn break_glass_overrides_managed_in_use_but_not_unreadable() {
 }
 
 #[test]
-fn accepts_an_object_that_is_being_deleted() {
-    let object = with(sound(), "/stringData/ca.crt", json!("prose"));
-    let object = with(object, "/metadata/deletionTimestamp", json!("2030-01-01T00:00:00Z"));
-    assert_eq!(verdict(&request(Operation::Update, Some(&object), Some(&sound())), used()), (vec![], vec![]));
+fn an_object_that_is_being_deleted_loses_its_finalizers_unjudged_but_keeps_its_content() {
+    let deleted = |text: &str, finalizers: Value| {
+        let metadata = json!({
+            "name": "gw-cacert", "labels": {MANAGED_LABEL: "true"}, "finalizers": finalizers,
+            "deletionTimestamp": "2030-01-01T00:00:00Z",
+        });
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"ca.crt": STANDARD.encode(text)}})
+    };
+    let update = |old: &Value, new: &Value| verdict(&request(Operation::Update, Some(new), Some(old)), used());
+    let (good, finalizers) = (ca("root").pem(), json!(["example.com/hold"]));
+    let unsound = deleted("prose", finalizers.clone());
+    assert_eq!(update(&unsound, &deleted("prose", json!([]))), (vec![], vec![]));
+    assert_eq!(update(&deleted(&good, finalizers.clone()), &unsound).0, ["empty"]);
+    let relabelled = with(unsound.clone(), "/metadata/labels", json!({}));
+    assert_eq!(update(&unsound, &relabelled), (vec![], vec!["empty"]), "a fault that was stored only warns");
+}
+
+/// `kubectl delete --raw` of all Secrets of a namespace: the API server names none of them.
+#[test]
+fn rejects_a_deletecollection_that_includes_a_managed_secret_in_use() {
+    let old = sound();
+    let delete = Request { name: "", ..request(Operation::Delete, None, Some(&old)) };
+    assert_eq!(verdict(&delete, used()).0, ["managed-in-use"]);
 }
 
 /// Server-side apply creates such objects, and gateways load them.

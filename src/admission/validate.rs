@@ -26,6 +26,7 @@ pub fn validate(request: &Request<'_>, registry: &Registry, severities: &Severit
     if !request.sub_resource.is_empty() {
         return Decision::default();
     }
+    let request = &request.named();
     let stored = request.stored_object();
     let labels = || stored.map(|object| labels(request, object, registry, severities)).unwrap_or_default();
     let only = |findings| Decision { findings, ..Decision::default() };
@@ -82,7 +83,9 @@ fn deletion(request: &Request<'_>, registry: &Registry, severities: &Severities,
     let Some((entry, users)) = users(claim) else {
         let Some(Ok(old)) = request.old_object.map(Secret::from_value) else { return Vec::new() };
         let old = ParsedSecret::new(&old, TlsConsumer::Envoy);
-        return connectivity::of_source(request, &old, None, registry, severities, now);
+        let mut findings = connectivity::of_source(request, &old, None, registry, severities, now);
+        findings.extend(connectivity::of_deleted_sibling(&old, claim, severities, now));
+        return findings;
     };
     let message = format!(
         "Secret {} is used by {users}; a gateway that starts without it serves no certificate. delete GatewaySecret {} first, or let the \
@@ -105,7 +108,7 @@ fn users(claim: Option<(&Entry, Role)>) -> Option<(&Entry, String)> {
     }
 }
 
-/// A managed Secret that is created with a `deletionTimestamp`: no later write to it would be judged.
+/// A managed Secret that is created with a `deletionTimestamp`.
 fn created_for_deletion(write: &SecretWrite<'_>) -> Option<Finding> {
     let is_for_deletion =
         write.request.operation == Operation::Create && write.object["metadata"]["deletionTimestamp"].is_string();

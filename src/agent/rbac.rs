@@ -35,6 +35,10 @@ pub fn consumer_role(namespace: &str, name: &str, spec: &TrustConsumerSpec) -> [
     role_and_binding(namespace, &format!("trustspan-consumer-{name}"), rules)
 }
 
+/// The verb that no API server checks for a request: the shipped webhook configuration asks whether the agent has it for an object, and sends
+/// each write of such an object with failurePolicy Fail (docs/adr/0032).
+const GUARD: &str = "guard";
+
 /// A Role and its binding for each namespace. They include Secrets by name only, and cert-manager's certificates, which
 /// are public.
 pub fn role(entry: &Entry) -> Vec<Value> {
@@ -52,6 +56,7 @@ pub fn role(entry: &Entry) -> Vec<Value> {
         );
     }
     let mut rules = secret_rules(entry, &entry.namespace);
+    rules.push(by_name("secrets", json!(guarded_secrets(entry)), json!([GUARD])));
     rules.extend([
         by_name("configmaps", journal, json!(["create", "get", "list", "watch", "patch", "update"])),
         json!({ "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] }),
@@ -70,7 +75,7 @@ pub fn role(entry: &Entry) -> Vec<Value> {
         rules.push(by_name(
             "configmaps",
             json!(owned_objects::written_config_maps(entry)),
-            json!(["create", "patch", "update"]),
+            json!(["create", "patch", "update", GUARD]),
         ));
     }
     if entry.policy.workload_restarts.mode == RestartMode::Enabled {
@@ -95,7 +100,7 @@ pub fn role(entry: &Entry) -> Vec<Value> {
     }
     for source in &entry.status.trust_sources {
         let resource = if source.kind == "ConfigMap" { "configmaps" } else { "secrets" };
-        let rule = by_name(resource, json!([source.name]), json!(["get"]));
+        let rule = by_name(resource, json!([source.name]), json!(["get", GUARD]));
         match source.namespace == entry.namespace {
             true => rules.push(rule),
             false => other_namespaces.entry(&source.namespace).or_default().push(rule),
@@ -130,6 +135,12 @@ pub fn role(entry: &Entry) -> Vec<Value> {
     own.into_iter().chain(others).chain(bundles.into_iter().flatten()).collect()
 }
 
+/// The Secrets in its namespace from which gateways take CAs: the managed Secret, under an earlier name too, and their `-cacert` siblings.
+fn guarded_secrets(entry: &Entry) -> Vec<String> {
+    let names = [Some(entry.managed_name()), entry.left_behind()].into_iter().flatten();
+    names.flat_map(|name| [name.to_owned(), format!("{name}{CACERT_SUFFIX}")]).collect()
+}
+
 fn by_name(resource: &str, names: Value, verbs: Value) -> Value {
     json!({ "apiGroups": [""], "resources": [resource], "resourceNames": names, "verbs": verbs })
 }
@@ -157,7 +168,7 @@ fn certificate_rules() -> [Value; 3] {
     ]
 }
 
-/// A Role that allows reading one source of trust, and its binding.
+/// A Role that allows reading one source of trust and has its writes judged, and its binding.
 pub fn reader_role(entry: &Entry, kind: &str, namespace: &str, name: &str) -> [Value; 2] {
     let resource = if kind == "ConfigMap" { "configmaps" } else { "secrets" };
     // istiod prefers Secret `<name>-cacert` if it exists, so the agent reads both.
@@ -165,7 +176,7 @@ pub fn reader_role(entry: &Entry, kind: &str, namespace: &str, name: &str) -> [V
         Some(stem) => [name.to_owned(), stem.to_owned()],
         None => [name.to_owned(), format!("{name}{CACERT_SUFFIX}")],
     };
-    let rule = json!({ "apiGroups": [""], "resources": [resource], "resourceNames": names, "verbs": ["get"] });
+    let rule = by_name(resource, json!(names), json!(["get", GUARD]));
     let role = format!("trustspan-agent:{}:{}:{name}", entry.namespace, entry.name);
     role_and_binding(namespace, &role, vec![rule])
 }
@@ -247,7 +258,7 @@ mod tests {
             of.flat_map(|rule| rule["verbs"].as_array().cloned().unwrap_or_default()).collect::<Vec<_>>()
         };
         assert_eq!(verbs("partners"), ["get", "list", "watch"]);
-        assert_eq!(verbs("partners.trustspan"), ["get", "list", "watch", "create", "patch", "update"]);
+        assert_eq!(verbs("partners.trustspan"), ["get", "list", "watch", "create", "patch", "update", "guard"]);
     }
 
     #[test]
@@ -287,16 +298,33 @@ mod tests {
             namespace: namespace.to_owned(),
             name: "partners".to_owned(),
             used_by: String::new(),
+            accepts_clients: true,
         };
         entry.status.trust_sources = vec![source("Secret", "mesh"), source("ConfigMap", "apps")];
         let roles = role(&entry);
         let read = |resource: &str| {
-            let rule =
-                json!({ "apiGroups": [""], "resources": [resource], "resourceNames": ["partners"], "verbs": ["get"] });
+            let rule = by_name(resource, json!(["partners"]), json!(["get", "guard"]));
             let holds = |role: &&Value| role["rules"].as_array().is_some_and(|rules| rules.contains(&rule));
             roles.iter().filter(holds).map(|role| role["metadata"]["namespace"].clone()).collect::<Vec<_>>()
         };
         assert_eq!((roles.len(), read("secrets"), read("configmaps")), (4, vec![json!("mesh")], vec![json!("apps")]));
+    }
+
+    #[test]
+    fn secrets_from_which_gateways_take_cas_are_guarded() {
+        let mut entry = entry("mesh", "root", "gateway");
+        let guarded = |entry: &Entry| {
+            let rules = role(entry)[0]["rules"].as_array().cloned().unwrap_or_default();
+            let guards = |rule: &&Value| rule["verbs"] == json!(["guard"]) && rule["resources"] == json!(["secrets"]);
+            rules.iter().filter(guards).map(|rule| rule["resourceNames"].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(guarded(&entry), [json!(["gateway", "gateway-cacert"])]);
+        entry.status.secret_name = Some("gateway".to_owned());
+        entry.spec.secret_name = Some("other".to_owned());
+        let ca = crate::trust::fixtures::parsed(crate::trust::fixtures::ca("one").der());
+        entry.status.bundle = vec![crate::api::TrustAnchor::from(&ca)];
+        let both = json!(["other", "other-cacert", "gateway", "gateway-cacert"]);
+        assert_eq!(guarded(&entry), [both], "gateways that are not rewritten take CAs from the earlier one");
     }
 
     #[test]

@@ -220,6 +220,9 @@ pub struct TrustSourceUse {
     pub name: String,
     /// The first Gateway, listener or upstream that uses it, and its field.
     pub used_by: String,
+    /// Whether it holds a CA of this GatewaySecret, so that declared clients are accepted by it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub accepts_clients: bool,
 }
 
 /// A ConfigMap with CAs that the agent writes from another one.

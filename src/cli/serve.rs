@@ -46,7 +46,7 @@ pub struct Args {
     #[arg(long, value_name = "ADDRESS")]
     bind_address: Option<IpAddr>,
 
-    /// HTTPS port for /mutate, /validate, /validate-guarded (the latter two with -breakglass, too), and for /livez, /readyz and /healthz without names of checks.
+    /// HTTPS port for /mutate, /validate, /validate-guarded, /validate-trust (the latter three with -breakglass, too), and for /livez, /readyz and /healthz without names of checks.
     #[arg(long, value_name = "PORT", default_value_t = 8443)]
     port: u16,
 
@@ -218,7 +218,7 @@ async fn serve(args: Args) -> Result<End, ServeError> {
     }
 
     tracing::info!(
-        "listening on https://{}: /mutate, /validate[-guarded][-breakglass], /livez, /readyz, /healthz",
+        "listening on https://{}: /mutate, /validate[-guarded|-trust][-breakglass], /livez, /readyz, /healthz",
         https.local_addr()?
     );
     tracing::info!("listening on http://{}: /metrics, /livez, /readyz, /healthz", metrics.local_addr()?);

@@ -170,7 +170,10 @@ impl Entry {
 
     /// How a Secret is used, by its qualified name.
     pub fn usage(&self, name: &str) -> SecretUsage<'static> {
-        SecretUsage { kind: self.usage_kind(name), oldest_proxy: self.oldest_proxy(), ..SecretUsage::default() }
+        let signing = [self.ca_name(), self.own_client_ca_name()];
+        let is_source_of_cas = name == self.source_name() || signing.iter().flatten().any(|ca| ca == name);
+        let (kind, oldest_proxy) = (self.usage_kind(name), self.oldest_proxy());
+        SecretUsage { kind, oldest_proxy, is_source_of_cas, ..SecretUsage::default() }
     }
 
     /// The kind of use of a Secret, by its name. A Secret that gateways serve counts as that, even if it is also a CA's.

@@ -33,6 +33,8 @@ pub struct SecretUsage<'a> {
     pub oldest_proxy: Proxy,
     /// It is the source or managed Secret of a GatewaySecret: rotations change it.
     pub is_rotated: bool,
+    /// A GatewaySecret takes CAs from it: status and journal hold them, next to the previous ones.
+    pub is_source_of_cas: bool,
     /// Clients take their trust from its bundle ([`crate::connectivity::distributes`]), so it must verify its serving pair.
     pub distributes_trust: bool,
     /// The `-cacert` Secret from which Istio takes CAs instead.

@@ -142,6 +142,7 @@ impl Review {
             by_agent: username == agent,
             may_break_glass: false,
             in_guarded_namespace: false,
+            decides_trust: false,
             object: r.object.as_ref(),
             old_object: r.old_object.as_ref(),
         }

@@ -62,18 +62,25 @@ pub struct Webhook {
 #[derive(Clone, Copy)]
 enum Path {
     Mutate,
-    Validate { in_guarded_namespace: bool, may_break_glass: bool },
+    Validate { in_guarded_namespace: bool, decides_trust: bool, may_break_glass: bool },
 }
 
 /// The paths of the HTTPS port. A path says what the API server has checked: it sends requests of users who may override rules to those with
-/// `-breakglass`, and requests in namespaces with label `trustspan.dev/guard` to those with `-guarded`.
-const PATHS: [(&str, Path); 5] = [
+/// `-breakglass`, objects from which gateways take CAs to those with `-trust`, and other requests in namespaces with label
+/// `trustspan.dev/guard` to those with `-guarded`.
+const PATHS: [(&str, Path); 7] = [
     ("mutate", Path::Mutate),
-    ("validate", Path::Validate { in_guarded_namespace: false, may_break_glass: false }),
-    ("validate-breakglass", Path::Validate { in_guarded_namespace: false, may_break_glass: true }),
-    ("validate-guarded", Path::Validate { in_guarded_namespace: true, may_break_glass: false }),
-    ("validate-guarded-breakglass", Path::Validate { in_guarded_namespace: true, may_break_glass: true }),
+    ("validate", validate(false, false, false)),
+    ("validate-breakglass", validate(false, false, true)),
+    ("validate-guarded", validate(true, false, false)),
+    ("validate-guarded-breakglass", validate(true, false, true)),
+    ("validate-trust", validate(false, true, false)),
+    ("validate-trust-breakglass", validate(false, true, true)),
 ];
+
+const fn validate(in_guarded_namespace: bool, decides_trust: bool, may_break_glass: bool) -> Path {
+    Path::Validate { in_guarded_namespace, decides_trust, may_break_glass }
+}
 
 /// A status and its message.
 struct HttpError(StatusCode, String);
@@ -187,8 +194,8 @@ impl Webhook {
             let (severities, now) = (&webhook.severities, Timestamp::now());
             let decision = match path {
                 Path::Mutate => (decide.mutate)(&request, &registry, now),
-                Path::Validate { in_guarded_namespace, may_break_glass } => {
-                    request = Request { in_guarded_namespace, may_break_glass, ..request };
+                Path::Validate { in_guarded_namespace, decides_trust, may_break_glass } => {
+                    request = Request { in_guarded_namespace, decides_trust, may_break_glass, ..request };
                     (decide.validate)(&request, &registry, severities, now)
                 }
             };

@@ -98,7 +98,7 @@ fn secrets_of_other_namespaces_are_never_sent(cluster: &Cluster) -> Result<()> {
             Ok(count) => count.parse()?,
             Err(_) => STRANGERS,
         };
-        let (_, secret) = sound("stranger", false)?;
+        let (_, mut secret) = sound("stranger", false)?;
         let strangers = (0..count).map(|number| {
             let mut secret = secret.clone();
             secret["metadata"]["name"] = json!(format!("stranger-{number}"));
@@ -114,7 +114,15 @@ fn secrets_of_other_namespaces_are_never_sent(cluster: &Cluster) -> Result<()> {
         expect("reviews of Secrets", &json!(after), before)?;
         // A guarded Secret is counted, which shows that the counter works.
         bed.put(&bed.ns, &secret).ok()?;
-        expect("reviews of Secrets", &json!(reviews(&bed.server)?), before + 1)
+        expect("reviews of Secrets", &json!(reviews(&bed.server)?), before + 1)?;
+        // The API server reads no more than 100 annotations.
+        for (count, sent) in [(100, before + 1), (101, before + 2)] {
+            let notes = (0..count).map(|number| (format!("note-{number}"), json!(""))).collect();
+            secret["metadata"]["annotations"] = Value::Object(notes);
+            bed.put(&bed.plain, &secret).ok()?;
+            expect("reviews of Secrets", &json!(reviews(&bed.server)?), sent)?;
+        }
+        Ok(())
     })
 }
 

@@ -30,6 +30,7 @@ mod certgen;
 mod clients;
 mod config_maps;
 mod connectivity;
+mod evil_writes;
 mod gateways;
 mod guard;
 mod health;
@@ -78,6 +79,7 @@ const MODULES: &[&[Case]] = &[
     clients::CASES,
     config_maps::CASES,
     connectivity::CASES,
+    evil_writes::CASES,
     gateways::CASES,
     guard::CASES,
     health::CASES,

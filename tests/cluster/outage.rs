@@ -45,9 +45,9 @@ fn managed_secrets_are_refused_and_all_others_pass(cluster: &Cluster) -> Result<
         let stored = stage.get("secret", MANAGED)?["data"].clone();
         stage.server.kill();
         let refused = stage.kubectl(["apply", "-f", "-"]).stdin(managed()?.to_string()).fails()?;
-        ensure!(refused.contains("managed.validate.trustspan.dev"), "saw {refused}");
+        ensure!(refused.contains("trust.validate.trustspan.dev"), "saw {refused}");
         ensure!(refused.contains("failed calling webhook"), "saw {refused}");
-        ensure!(stage.kubectl(["delete", "secret", MANAGED]).fails()?.contains("managed.validate.trustspan.dev"));
+        ensure!(stage.kubectl(["delete", "secret", MANAGED]).fails()?.contains("trust.validate.trustspan.dev"));
         ensure!(stage.get("secret", MANAGED)?["data"] == stored, "the stored content has changed");
 
         stage.kubectl(["create", "secret", "generic", "password", "--from-literal=password=x"]).ok()?;
@@ -73,7 +73,7 @@ fn a_hung_webhook_is_no_worse_than_a_dead_one(cluster: &Cluster) -> Result<()> {
         stage.apply(&stage.istio("shop", SOURCE))?;
         expect("unchanged", credential(&stage.get(ISTIO, "shop")?), SOURCE)?;
         let refused = stage.kubectl(["apply", "-f", "-"]).stdin(managed()?.to_string()).fails()?;
-        ensure!(refused.contains("managed.validate.trustspan.dev"), "saw {refused}");
+        ensure!(refused.contains("trust.validate.trustspan.dev"), "saw {refused}");
         stage.server.resume()
     })
 }
@@ -116,7 +116,7 @@ fn the_system_is_never_blocked(cluster: &Cluster) -> Result<()> {
         cluster.apply(ns, &istio("shop", SOURCE, ns).to_string())?;
         cluster.kubectl(["create", "secret", "generic", "ca", "--from-literal=ca.crt=x"]).ns(ns).ok()?;
         let refused = cluster.kubectl(["apply", "-f", "-"]).ns(ns).stdin(managed()?.to_string()).fails()?;
-        ensure!(refused.contains("managed.validate.trustspan.dev"), "saw {refused}");
+        ensure!(refused.contains("trust.validate.trustspan.dev"), "saw {refused}");
         // Unregistered before other tests start.
         registration.unregister()
     })

@@ -4,7 +4,7 @@ use std::{path::Path, sync::LazyLock};
 
 use json_patch::Patch;
 use serde_json::Value;
-use trustspan::admission::{self, Context, Decision, Kind, Operation, Request};
+use trustspan::admission::{self, Context, Decision, Request};
 use trustspan::registry::Registry;
 use trustspan::rewrite::undo;
 use trustspan::rotation::{Inventory, Outlook};
@@ -146,19 +146,7 @@ fn rewritten(chunk: &Chunk) {
 }
 
 fn decided(object: &Value, registry: &Registry) -> Decision {
-    let request = Request {
-        operation: Operation::Create,
-        kind: Kind::of(object),
-        sub_resource: "",
-        namespace: object["metadata"]["namespace"].as_str().unwrap_or(NAMESPACE),
-        name: object["metadata"]["name"].as_str().unwrap_or_default(),
-        username: "",
-        by_agent: false,
-        may_break_glass: false,
-        in_guarded_namespace: false,
-        object: Some(object),
-        old_object: None,
-    };
+    let request = Request::create(object, object["metadata"]["namespace"].as_str().unwrap_or(NAMESPACE));
     admission::mutate(&request, registry, jiff::Timestamp::now())
 }
 

@@ -56,7 +56,8 @@ pub(crate) fn claim(leaves: &[Identity]) -> Value {
 }
 
 pub(crate) fn case(draw: &mut Draw) {
-    let path = *draw.of(&["/validate", "/mutate", "/validate-guarded", "/validate-guarded-breakglass"]);
+    let path =
+        *draw.of(&["/validate", "/mutate", "/validate-guarded", "/validate-guarded-breakglass", "/validate-trust"]);
     if draw.one_in(8) {
         let body = draw.rest();
         return drop(posted(path, body));

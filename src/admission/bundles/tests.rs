@@ -305,16 +305,9 @@ fn no_message_shows_a_key() {
 fn request<'a>(object: &'a Value, old: Option<&'a Value>) -> Request<'a> {
     Request {
         operation: if old.is_some() { Operation::Update } else { Operation::Create },
-        kind: Kind::of(object),
-        sub_resource: "",
-        namespace: object["metadata"]["namespace"].as_str().unwrap_or_default(),
-        name: object["metadata"]["name"].as_str().unwrap(),
         username: "jane",
-        by_agent: false,
-        may_break_glass: false,
-        in_guarded_namespace: false,
-        object: Some(object),
         old_object: old,
+        ..Request::create(object, object["metadata"]["namespace"].as_str().unwrap_or_default())
     }
 }
 

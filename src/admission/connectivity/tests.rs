@@ -256,6 +256,7 @@ fn rejects_a_source_of_trust_without_the_ca_of_active_clients() {
         namespace: "mesh".to_owned(),
         name: "partners".to_owned(),
         used_by: "Gateway apps/public spec.servers[0]".to_owned(),
+        accepts_clients: true,
     };
     entry.status.trust_sources = ["Secret", "ConfigMap"].map(source).to_vec();
     let registry = Registry::new([entry]);
@@ -281,6 +282,52 @@ fn rejects_a_source_of_trust_without_the_ca_of_active_clients() {
     for kind in ["Secret", "ConfigMap"] {
         assert_eq!(broken(kind, Some(&[0])), Vec::<String>::new(), "{kind}: the CA of the partner may be removed");
     }
+}
+
+/// istiod takes CAs from `partners-cacert` as soon as it exists.
+#[test]
+fn a_new_sibling_of_a_source_of_trust_accepts_the_clients_in_use() {
+    let cluster = Cluster::new(Content::new(&[0, 1], 1)).with("shop", Content::new(&[1], 0));
+    let created = |accepts_clients: bool, ca: usize| {
+        let mut entry = cluster.registry(at(2030)).entries()[0].clone();
+        let source = |name: &str| TrustSourceUse {
+            kind: "Secret".to_owned(),
+            namespace: "mesh".to_owned(),
+            name: name.to_owned(),
+            used_by: "Gateway apps/public spec.servers[0]".to_owned(),
+            accepts_clients: accepts_clients && name == "partners",
+        };
+        entry.status.trust_sources = ["partners-cacert", "partners"].map(source).to_vec();
+        let object = json!({"metadata": {"namespace": "mesh", "name": "partners-cacert"}, "stringData": {"cacert": CAS[ca].pem()}});
+        let request = Request::fixture(Kind { group: "", version: "v1", kind: "Secret" }, Some(&object), None);
+        let found = validate(&request, &Registry::new([entry]), &Severities::default(), at(2030)).findings;
+        found.into_iter().filter(|f| f.rule == CONNECTIVITY.id).map(|f| f.message).collect::<Vec<_>>()
+    };
+    let broken = created(true, 2);
+    assert!(broken.len() == 1 && broken[0].contains("instead of Secret partners"), "{broken:?}");
+    assert_eq!(created(true, 0), Vec::<String>::new());
+    assert_eq!(created(false, 2), Vec::<String>::new(), "only partners connect there");
+}
+
+/// A rotation may ask for it: istiod takes CAs from the managed Secret then.
+#[test]
+fn a_cacert_sibling_is_deleted_only_if_the_managed_secret_accepts_the_clients_in_use() {
+    let deleted = |cas: &[usize], managed: &[usize]| {
+        let cluster = Cluster::new(Content::new(&[1], 1)).with("shop", Content::new(&[1], 0));
+        let mut entry = cluster.registry(at(2030)).entries()[0].clone();
+        let text: String = cas.iter().map(|ca| CAS[*ca].pem()).collect();
+        entry.status.bundle = Content::new(managed, 0).anchors().iter().map(crate::api::TrustAnchor::from).collect();
+        let old = json!({"metadata": {"namespace": "mesh", "name": "gw-cacert"}, "stringData": {"cacert": text}});
+        let request = Request::fixture(Kind { group: "", version: "v1", kind: "Secret" }, None, Some(&old));
+        let found = validate(&request, &Registry::new([entry]), &Severities::default(), at(2030)).findings;
+        found.into_iter().map(|finding| (finding.severity, finding.message)).collect::<Vec<_>>()
+    };
+    let broken = deleted(&[0, 1], &[1, 2]);
+    let expected = ["1 active client certificate (shop)", "gateways would take CAs from Secret gw instead"];
+    assert!(broken.len() == 1 && broken[0].0 == Severity::Deny, "{broken:?}");
+    assert!(expected.iter().all(|words| broken[0].1.contains(words)), "{broken:?}");
+    assert_eq!(deleted(&[0, 1], &[1, 0]), []);
+    assert_eq!(deleted(&[2], &[1]), [], "it refuses the client already");
 }
 
 /// The cost of a verdict does not grow with the number of clients.

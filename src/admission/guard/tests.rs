@@ -192,6 +192,35 @@ fn the_webhook_and_check_deny_the_same() {
     );
 }
 
+/// The API server does not read them all.
+#[test]
+fn an_object_with_more_than_100_labels_or_annotations_is_sent() {
+    for map in ["labels", "annotations"] {
+        let is_sent = |count: usize| {
+            let entries: serde_json::Map<_, _> =
+                (0..count).map(|number| (format!("note-{number}"), json!(""))).collect();
+            let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "notes", map: entries}});
+            is_sent(&Request::create(&object, "mesh"))
+        };
+        assert_eq!((is_sent(100), is_sent(101)), (false, true), "{map}");
+    }
+}
+
+/// A ServiceAccount token with a name from which gateways take CAs.
+#[test]
+fn what_decides_trust_is_judged_whatever_its_type_and_keys_are() {
+    let object = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token", "metadata": {"name": "gw-cacert"},
+        "stringData": {"ca.crt": "prose"},
+    });
+    let denied = |decides_trust| {
+        let request = Request { decides_trust, in_guarded_namespace: true, ..Request::create(&object, "mesh") };
+        let registry = Registry::new([entry("mesh", "root", "gw")]);
+        denials(&validate(&request, &registry, &Severities::default(), now()).findings).len()
+    };
+    assert_eq!((denied(true), denied(false)), (1, 0));
+}
+
 #[test]
 fn judges_the_removal_of_the_label() {
     let secret = |labels: Value, bundle: &str| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "partners", "labels": labels}, "stringData": {"ca.crt": bundle}});

@@ -135,7 +135,11 @@ pub fn plan(snapshot: &Snapshot<'_>, before: &Journal, now: Timestamp) -> Plan {
     decided
         .waits
         .extend(blockers.unordered.iter().map(|reason| Pause::for_action(reason.as_str()).wait(StepName::ExpandTrust)));
-    let is_everywhere = |ca: &&Certificate| view.gateways_in_use.iter().all(|version| version.trust.contains(ca));
+    let sibling: Vec<_> = sibling_in_use(&view).collect();
+    let is_everywhere = |ca: &&Certificate| {
+        view.gateways_in_use.iter().all(|version| version.trust.contains(ca))
+            && sibling.iter().all(|version| holds(&version.trust, std::slice::from_ref(*ca)))
+    };
     let mut plan = Plan {
         phase: phase(&view, &blockers, &bundles.gateways),
         journal: Journal::default(),
@@ -149,7 +153,7 @@ pub fn plan(snapshot: &Snapshot<'_>, before: &Journal, now: Timestamp) -> Plan {
         cut_off: Vec::new(),
         endpoints: probe.endpoints,
         unprobed: snapshot.unprobed.clone(),
-        trust_sources: trust_sources(snapshot),
+        trust_sources: trust_sources(&view),
         trouble: trouble(snapshot),
         switch_blocker: decided.switch_blocker,
         trust_source_blocker: blockers.readers.clone().map(|blocker| (blocker, blockers.issuer_deadline)),
@@ -167,6 +171,21 @@ pub fn plan(snapshot: &Snapshot<'_>, before: &Journal, now: Timestamp) -> Plan {
     plan.cut_off = cut_off.map(|(name, _)| name.clone()).collect();
     plan.journal = journal;
     plan
+}
+
+/// What gateways may use of `<managed>-cacert`, from which istiod takes CAs instead of the managed Secret. One with none of ours is left out: no
+/// client can connect, whatever its certificate is.
+fn sibling_in_use<'v>(view: &'v View<'_>) -> impl Iterator<Item = &'v Version> {
+    let sibling = format!("{}{CACERT_SUFFIX}", view.entry.managed_name());
+    let versions = versions_in_use(view, &SourceName::secret(&view.entry.namespace, sibling));
+    versions.filter(|version| !version.trust.is_empty())
+}
+
+/// The contents of another source of trust that gateways may use.
+fn versions_in_use<'v, 'a>(view: &'v View<'a>, source: &SourceName) -> impl Iterator<Item = &'v Version> + use<'v, 'a> {
+    let delay = view.entry.policy.propagation_delays.gateways;
+    let versions = view.journal.trust_sources.get(&source.to_string()).into_iter().flatten();
+    versions.filter(move |version| version.may_be_in_use(delay, view.now))
 }
 
 /// The next instant at which a version is no longer in use, or the validity of a certificate begins or ends.
@@ -214,8 +233,8 @@ fn keeps_expired_certificate(snapshot: &Snapshot<'_>) -> bool {
 const LISTED: usize = 32;
 
 /// The objects that gateways use, without the source Secret, the managed Secret and their siblings.
-fn trust_sources(snapshot: &Snapshot<'_>) -> Vec<TrustSourceUse> {
-    let entry = snapshot.entry;
+fn trust_sources(view: &View<'_>) -> Vec<TrustSourceUse> {
+    let (snapshot, entry) = (view.snapshot, view.entry);
     let own = [entry.source_name(), entry.managed_name()];
     let own: Vec<_> = own.into_iter().flat_map(|name| sibling_or_self(&entry.namespace, name)).collect();
     let mut uses: Vec<TrustSourceUse> = Vec::new();
@@ -227,8 +246,9 @@ fn trust_sources(snapshot: &Snapshot<'_>) -> Vec<TrustSourceUse> {
         let also = reader.presents_also.iter().map(|name| SourceName::secret(&entry.namespace, name.as_str()));
         for source in sources.iter().cloned().chain(also).filter(|source| !own.contains(source)) {
             let used_by = format!("{} {}", reader.object, reader.field);
+            let accepts_clients = versions_in_use(view, &source).any(|version| !version.trust.is_empty());
             let SourceName { kind, namespace, name } = source;
-            let found = TrustSourceUse { kind: kind.name().to_owned(), namespace, name, used_by };
+            let found = TrustSourceUse { kind: kind.name().to_owned(), namespace, name, used_by, accepts_clients };
             let is_same = |known: &TrustSourceUse| {
                 (&known.kind, &known.namespace, &known.name) == (&found.kind, &found.namespace, &found.name)
             };

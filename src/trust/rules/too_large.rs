@@ -1,4 +1,4 @@
-//! `too-large`: more CAs than fit into a handshake.
+//! `too-large`: more CAs than fit into a handshake, or into the status and the journal of a rotation.
 
 use super::{Observation, Rule, Severity};
 use crate::trust::bundle::MAX_CERTIFICATES;
@@ -8,12 +8,17 @@ use crate::trust::rule_context::RuleContext;
 /// Java reads handshake messages up to 32 KiB (`jdk.tls.maxHandshakeMessageSize`).
 const COMFORTABLE: usize = 32_000;
 
+/// PEM of the CAs of one source. Status and journal hold them with the previous ones, in at most 1.5 MiB and 1 MiB (docs/adr/0014). A public trust
+/// store has about 220 KiB.
+const ROTATED: usize = 256 << 10;
+
 /// A gateway sends the subjects of all its CAs to each client (RFC 8446 section 4.2.4). Measured: beyond 64 KiB Envoy accepts the
 /// update, and every handshake fails.
 pub(super) const RULE: Rule = Rule {
     id: "too-large",
     severity: Severity::Deny,
-    summary: "a bundle whose subjects do not fit into a handshake; from 32 KB of them on it warns",
+    summary: "a bundle whose subjects do not fit into a handshake; from 32 KB of them on it warns. CAs of more than 256 KiB in a Secret \
+              from which a GatewaySecret takes CAs",
     remedy: "remove the CAs that no client needs; do not mix private client CAs with public CAs",
     source: "RFC 8446 section 4.2.4; Envoy, measured: it accepts the update, and every handshake fails",
     example: "ca.crt: the subjects of its 120 CAs take 66120 bytes. expected at most 65400: with more every handshake fails; \
@@ -30,6 +35,16 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
             ca.key
         );
         return vec![Observation::new(ca.field(), "count", message)];
+    }
+    let text: usize = ca.bundle.entries.iter().map(|entry| entry.certificate.pem().len()).sum();
+    if context.usage.is_source_of_cas && text > ROTATED {
+        let message = format!(
+            "{}: its {} CAs take {text} bytes. expected at most {ROTATED} in a Secret from which a GatewaySecret takes CAs: a rotation \
+             records them next to the previous ones; remove the CAs that no client needs",
+            ca.key,
+            ca.bundle.entries.len(),
+        );
+        return vec![Observation::new(ca.field(), "rotation", message)];
     }
     let bytes = subjects_length(ca.bundle.entries.iter().map(|entry| &entry.certificate));
     if bytes <= COMFORTABLE {
@@ -51,8 +66,8 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
 
 #[cfg(test)]
 mod tests {
-    use crate::trust::Severity;
-    use crate::trust::fixtures::{NOTHING, ca, findings, secret, verdicts};
+    use crate::trust::fixtures::{NOTHING, ca, findings, now, secret, verdicts};
+    use crate::trust::{SecretUsage, Severity, judge};
 
     fn found(count: usize) -> Vec<(&'static str, Severity)> {
         // Each subject has about 1,000 bytes.
@@ -64,6 +79,21 @@ mod tests {
     fn accepts_a_few() {
         assert_eq!(verdicts(&secret(&[("ca.crt", &ca("one").pem())])), NOTHING);
         assert_eq!(found(10), []);
+    }
+
+    /// A rotation to 1,101 CAs did not end: they only warned, and its journal did not fit into a ConfigMap.
+    #[test]
+    fn rejects_more_than_a_rotation_records() {
+        let text: String = (0..1_101).map(|n| ca(&format!("{n:04}{}", "x".repeat(30))).pem()).collect();
+        let found = |is_source_of_cas| {
+            let usage = SecretUsage { is_source_of_cas, ..SecretUsage::default() };
+            judge(&secret(&[("ca.crt", &text)]), usage, now())
+                .into_iter()
+                .map(|f| (f.rule, f.severity))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(found(true), [("too-large", Severity::Deny)]);
+        assert_eq!(found(false), [("too-large", Severity::Warn)], "no rotation takes CAs from it");
     }
 
     #[test]

@@ -75,13 +75,15 @@ async fn only_its_paths_allow_break_glass() {
         ("/validate-breakglass", overridden()),
         ("/validate-guarded", Value::Null),
         ("/validate-guarded-breakglass", overridden()),
+        ("/validate-trust", Value::Null),
+        ("/validate-trust-breakglass", overridden()),
     ] {
         let (_, body) = post(&webhook, path, review().to_string()).await;
         let answer: Value = serde_json::from_str(&body).unwrap();
         assert_eq!(answer["response"]["auditAnnotations"], audit, "{path}");
     }
     let (_, metrics) = get(webhook.metrics_router(), "/metrics").await;
-    assert!(metrics.contains(r#"trustspan_break_glass_total{rule="expired"} 2"#), "{metrics}");
+    assert!(metrics.contains(r#"trustspan_break_glass_total{rule="expired"} 3"#), "{metrics}");
 }
 
 #[tokio::test]

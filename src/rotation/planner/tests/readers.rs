@@ -2,10 +2,12 @@
 
 use super::scene::*;
 use crate::api::{ConditionStatus, Phase, StepName};
+use crate::connectivity;
 use crate::rotation::planner::{FurtherCertificate, Issuance, Plan, SourceState, Step};
 use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader};
 use crate::rotation::{SecretSummary, TRUST};
 use crate::trust::fixtures::{Authority, ca, parsed};
+use crate::trust::{ParsedSecret, Secret, TlsConsumer};
 use jiff::SignedDuration;
 
 fn partners() -> SourceName {
@@ -339,4 +341,38 @@ fn an_old_ca_stays_while_a_gateway_presents_its_certificate_to_an_upstream() {
     assert_eq!(held(&scene), "CN=new");
     scene.readers = vec![TlsReader { is_client: true, ..reader(ReaderTrust::NotVerified) }];
     assert_eq!(held(&scene), "CN=new CN=old");
+}
+
+#[test]
+fn status_says_which_sources_accept_declared_clients() {
+    let (old, new, partner) = (ca("old"), ca("new"), ca("partner"));
+    let accepts = |cas: &[&Authority]| rotating(&old, &new, holding(cas)).plan().trust_sources[0].accepts_clients;
+    assert!(accepts(&[&partner, &old]) && !accepts(&[&partner]));
+}
+
+/// A sibling with only the CA of the live client is fine, and so is a certificate of another CA in the managed Secret: not both together.
+#[test]
+fn a_client_gets_no_certificate_of_a_ca_that_the_managed_sibling_lacks() {
+    let (old, new) = (ca("old"), ca("new"));
+    let sibling = SourceName::secret("mesh", "gw-cacert");
+    let verdict = |cas: &[&Authority]| {
+        let mut scene = rotating(&old, &new, holding(&[&old, &new]));
+        scene.readers.push(reader(ReaderTrust::FirstOf(vec![sibling.clone(), SourceName::secret("mesh", "gw")])));
+        scene.sources.insert(sibling.clone(), holding(cas));
+        scene.reconcile();
+        scene.now += HOUR;
+        let plan = step(&mut scene);
+        scene.keep_status(&plan);
+        let status = &scene.entry.status;
+        let leaf = new.leaf("client");
+        let object = serde_json::json!({"stringData": {"tls.crt": leaf.pem(), "tls.key": leaf.key_pem()}});
+        let secret = Secret::from_value(&object).unwrap();
+        let renewed = ParsedSecret::new(&secret, TlsConsumer::Envoy);
+        let subjects: Vec<_> = status.bundle.iter().map(|anchor| anchor.subject.as_str()).collect();
+        assert_eq!(subjects, ["CN=new", "CN=old"], "the managed Secret has both");
+        connectivity::client(None, &renewed, status, &[], scene.now)
+    };
+    let broken = verdict(&[&old]);
+    assert!(broken.len() == 1 && broken[0].1.contains("gateways do not accept"), "{broken:?}");
+    assert_eq!(verdict(&[&old, &new]), []);
 }
