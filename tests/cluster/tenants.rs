@@ -1,0 +1,162 @@
+//! What a tenant can create in its namespace, in any number: it costs the agent and the API server a bounded amount, and other
+//! namespaces nothing.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+
+use crate::testbed::{Authority, Cluster, Kept, Request, SOON, User, wait_for};
+use crate::usage::{Memory, summary};
+
+cases![
+    tenant_objects_without_rights_open_no_watch_and_delay_no_rotation,
+    tenant_watches_begin_after_the_reads_and_cause_another,
+];
+
+/// Number of GatewaySecrets; `TRUSTSPAN_TENANT_OBJECTS` sets another, such as 1000.
+const OBJECTS: usize = 60;
+/// Named clients of each.
+const NAMES: usize = 20;
+/// Objects in one request.
+const AT_ONCE: usize = 50;
+/// Questions about permissions during which requests are counted.
+const QUESTIONS: usize = 100;
+/// Rotations in each measurement, of which the fastest counts: others of this machine disturb any of them.
+const ROTATIONS: usize = 3;
+/// The most that the agent may hold, in KiB.
+const MEMORY: u64 = 96 * 1024;
+/// The most requests in a second.
+const RATE: f64 = 20.0;
+
+fn tenant_objects_without_rights_open_no_watch_and_delay_no_rotation(cluster: &Cluster) -> Result<()> {
+    let many = std::env::var("TRUSTSPAN_TENANT_OBJECTS").map_or(Ok(OBJECTS), |many| many.parse())?;
+    let is_long = many > OBJECTS;
+    let patience = SOON + Duration::from_millis(800) * u32::try_from(many)?;
+    let test = |ns: &str, hostile: &str| {
+        let mut kept = Kept::new(cluster, ns, "1s")?;
+        kept.agents.more = vec!["--namespace".to_owned(), hostile.to_owned()];
+        kept.write_root(&Authority::new("first")?)?;
+        kept.agents.grant()?;
+        let agent = kept.agents.start_with("a", &cluster.kubeconfig(User::Agent), "30s")?;
+        kept.wait_phase("Steady")?;
+        let rotations = if is_long { ROTATIONS } else { 1 };
+        let before = fastest_rotation(&kept, rotations)?;
+        let (from, begun) = (cluster.requests(User::Agent)?.len(), Instant::now());
+        for first in (0..many).step_by(AT_ONCE) {
+            create(cluster, hostile, first..many.min(first + AT_ONCE))?;
+        }
+        let during = fastest_rotation(&kept, rotations)?;
+        wait_for("each object to say which right is missing", patience, || {
+            Ok(refused(&cluster.list("gatewaysecrets", hostile, "")?) == many)
+        })?;
+        let (reported, took) = (of_agent(cluster, from, &[ns, hostile])?, begun.elapsed());
+        let (from, begun) = (cluster.requests(User::Agent)?.len(), Instant::now());
+        wait_for("the agent to ask again", patience, || {
+            Ok(questions(&cluster.requests(User::Agent)?[from..]) >= QUESTIONS)
+        })?;
+        let (asked, again) = (of_agent(cluster, from, &[ns, hostile])?, begun.elapsed());
+        let after = fastest_rotation(&kept, rotations)?;
+        let memory = Memory::of(agent.pid())?;
+        println!(
+            "{many} GatewaySecrets of a tenant, each with {NAMES} named clients; peak memory of the agent: {} KiB",
+            memory.peak
+        );
+        println!("  until each was reported: {} requests in {took:.1?}: {}", reported.len(), summary(&reported));
+        println!("  afterwards: {} requests in {again:.1?}: {}", asked.len(), summary(&asked));
+        println!(
+            "  a rotation in another namespace took {before:.1?} before, {during:.1?} meanwhile, {after:.1?} afterwards"
+        );
+
+        ensure!(memory.peak < MEMORY, "the agent has {} KiB", memory.peak);
+        for (requests, took) in [(&reported, took), (&asked, again)] {
+            let opened: Vec<_> = requests.iter().filter(|one| one.namespace == hostile && is_open(one)).collect();
+            ensure!(opened.is_empty(), "expected neither a list nor a watch in {hostile}, saw {opened:?}");
+            let rate = requests.len() as f64 / took.as_secs_f64();
+            ensure!(rate < RATE, "{rate:.1} requests in a second: {}", summary(requests));
+        }
+        if is_long {
+            let slowest = during.max(after);
+            ensure!(slowest < before.mul_f64(1.5), "a rotation took {before:.1?}, and then {slowest:.1?}");
+        }
+        Ok(())
+    };
+    cluster.with_temp_ns(|ns| cluster.with_temp_ns(|hostile| test(ns, hostile)))
+}
+
+fn create(cluster: &Cluster, namespace: &str, numbers: std::ops::Range<usize>) -> Result<()> {
+    let object = |number: usize| {
+        let clients: Vec<_> = (0..NAMES).map(|client| format!("client-{client}-of-{number}")).collect();
+        json!({
+            "apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "metadata": { "name": format!("tenant-{number}") },
+            "spec": {
+                "sourceSecretName": format!("root-{number}"), "secretName": format!("managed-{number}"),
+                // Other labels each: the pods of each would be a list of all namespaces.
+                "workloadLabels": { "istio": format!("tenant-{number}") }, "clients": { "secretNames": clients },
+            },
+        })
+    };
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": numbers.map(object).collect::<Vec<_>>() });
+    cluster.kubectl(["create", "-f", "-"]).ns(namespace).stdin(list.to_string()).ok().map(drop)
+}
+
+/// The number of objects whose status says that a right is missing.
+fn refused(objects: &[Value]) -> usize {
+    let is_refused = |object: &&Value| {
+        let conditions = object["status"]["conditions"].as_array();
+        conditions.into_iter().flatten().any(|one| one["type"] == "Synced" && one["reason"] == "Forbidden")
+    };
+    objects.iter().filter(is_refused).count()
+}
+
+/// The agent's requests in these namespaces, or in none.
+fn of_agent(cluster: &Cluster, from: usize, namespaces: &[&str]) -> Result<Vec<Request>> {
+    let mut requests = cluster.requests(User::Agent)?.split_off(from);
+    requests.retain(|one| one.namespace.is_empty() || namespaces.contains(&&*one.namespace));
+    Ok(requests)
+}
+
+fn questions(requests: &[Request]) -> usize {
+    requests.iter().filter(|one| one.resource == "selfsubjectaccessreviews").count()
+}
+
+fn is_open(request: &Request) -> bool {
+    matches!(&*request.verb, "list" | "watch")
+}
+
+/// The shortest time from a new CA in the source Secret until the managed Secret has no other.
+fn fastest_rotation(kept: &Kept<'_>, rotations: usize) -> Result<Duration> {
+    let mut fastest = Duration::MAX;
+    for _ in 0..rotations {
+        let new = Authority::new("next")?;
+        kept.write_root(&new)?;
+        let begun = Instant::now();
+        kept.wait_bundle(&[&new])?;
+        fastest = fastest.min(begun.elapsed());
+        kept.wait_phase("Steady")?;
+    }
+    Ok(fastest)
+}
+
+fn tenant_watches_begin_after_the_reads_and_cause_another(cluster: &Cluster) -> Result<()> {
+    cluster.with_temp_ns(|ns| {
+        let kept = Kept::new(cluster, ns, "1s")?;
+        kept.write_root(&Authority::new("root")?)?;
+        kept.agents.grant()?;
+        {
+            let _first = kept.agents.start("first")?;
+            kept.wait_phase("Steady")?;
+        }
+        let from = cluster.requests(User::Agent)?.len();
+        // The resync interval is longer than this test, and nothing changes.
+        let _second = kept.agents.start_with("second", &cluster.kubeconfig(User::Agent), "1h")?;
+        wait_for("a watch between two reads of the source Secret", SOON, || {
+            let mut requests = cluster.requests(User::Agent)?.split_off(from);
+            requests.retain(|one| one.namespace == ns && one.resource == "secrets" && one.name == "root");
+            let verbs: Vec<_> = requests.iter().map(|one| one.verb.as_str()).collect();
+            let opened = verbs.iter().position(|verb| *verb != "get");
+            ensure!(opened != Some(0), "a watch began before the first read: {verbs:?}");
+            Ok(opened.is_some_and(|opened| verbs[opened..].contains(&"get")))
+        })
+    })
+}
