@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kube::Client;
 use serde_json::Value;
 
+use super::gateway_pods::{PodGroup, ServedNamespaces};
 use crate::registry::Entry;
 use crate::rotation::probe_target::{Probe, probe};
 use crate::rotation::readers::{ReaderTrust, TlsReader, readers};
@@ -24,6 +25,8 @@ pub(super) struct ClusterSnapshot {
     is_read: bool,
     /// Pods, by the workload labels of GatewaySecrets.
     pods: BTreeMap<BTreeMap<String, String>, Vec<Value>>,
+    /// Which pods of other namespaces can be gateways.
+    served: ServedNamespaces,
     /// The workload labels whose pods were listed, or could not be.
     asked: BTreeSet<BTreeMap<String, String>>,
     /// Services by namespace, or why they cannot be listed.
@@ -85,7 +88,18 @@ impl ClusterSnapshot {
                 Err(error) => tracing::debug!("pods with {labels:?} not listed: {}", cluster::error_message(&error)),
             }
         }
+        let groups = read.pods.iter().flat_map(|(labels, pods)| elsewhere(entries, labels, pods)).collect();
+        read.served = ServedNamespaces::read(client, groups, &before.served).await;
+        let served = &read.served;
+        for (labels, pods) in &mut read.pods {
+            pods.retain(|pod| !served.is_unserved(labels, namespace_of(pod)));
+        }
         read
+    }
+
+    /// Whether istiod gives no Secret to the pods of a namespace with a GatewaySecret's workload labels.
+    pub(super) fn is_unserved(&self, entry: &Entry, namespace: &str) -> bool {
+        self.served.is_unserved(&entry.spec.workload_labels, namespace)
     }
 
     /// The objects that the webhook rewrites.
@@ -131,6 +145,18 @@ impl ClusterSnapshot {
     pub(super) fn of(&self, entry: &Entry) -> impl Iterator<Item = &Value> {
         self.gateways.iter().chain(self.pods.get(&entry.spec.workload_labels).into_iter().flatten())
     }
+}
+
+/// The groups of pods in namespaces without a GatewaySecret for their labels.
+fn elsewhere(entries: &[&Entry], labels: &BTreeMap<String, String>, pods: &[Value]) -> Vec<PodGroup> {
+    let of_labels = entries.iter().filter(|entry| entry.spec.workload_labels == *labels);
+    let own: BTreeSet<_> = of_labels.map(|entry| entry.namespace.as_str()).collect();
+    let namespaces: BTreeSet<_> = pods.iter().map(namespace_of).collect();
+    (&namespaces - &own).into_iter().map(|namespace| (labels.clone(), namespace.to_owned())).collect()
+}
+
+fn namespace_of(pod: &Value) -> &str {
+    pod["metadata"]["namespace"].as_str().unwrap_or_default()
 }
 
 /// The workload labels of these GatewaySecrets, up to [`WORKLOAD_LABELS`] of each namespace.

@@ -11,6 +11,7 @@ mod desired_object;
 pub mod directory;
 mod error;
 mod events;
+mod gateway_pods;
 mod gateway_resync;
 pub mod lease;
 pub mod metrics;
@@ -227,12 +228,13 @@ struct RunningReconciler {
 
 /// The status of a GatewaySecret that these objects show.
 fn observe_status<'o>(
-    entry: &Entry,
+    entry: Entry,
     objects: impl Iterator<Item = &'o serde_json::Value>,
     now: Timestamp,
 ) -> crate::api::GatewaySecretStatus {
-    let mut inventory = Inventory::new([entry.clone()]);
-    objects.for_each(|object| inventory.take(object, &entry.namespace, now));
+    let namespace = entry.namespace.clone();
+    let mut inventory = Inventory::new([entry]);
+    objects.for_each(|object| inventory.take(object, &namespace, now));
     let registry = inventory.into_registry(Outlook::Secrets, now);
     registry.entries().first().map(|entry| entry.status.clone()).unwrap_or_default()
 }

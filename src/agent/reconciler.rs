@@ -261,7 +261,11 @@ impl Reconciler {
             self.ensure_leader()?;
             apply::store_journal(&self.budget.client, &entry, &state, &plan.journal).await?;
         }
-        let observed = observe_status(&entry, state.stored_objects().chain(snapshot.of(&entry)), now);
+        let mut known = entry.clone();
+        if let Some(namespaces) = &mut known.status.workload_namespaces {
+            namespaces.retain(|namespace| !snapshot.is_unserved(&entry, namespace));
+        }
+        let observed = observe_status(known, state.stored_objects().chain(snapshot.of(&entry)), now);
         let mut status = rotation::report(&entry, &plan, observed, now);
         if let Some(found) = self.rollouts.borrow_and_update().get(&(entry.namespace.clone(), entry.name.clone())) {
             rotation::rollouts::tell(&entry, found, &mut status, now);

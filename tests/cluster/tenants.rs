@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
+use crate::stage::istio;
 use crate::testbed::{Authority, Cluster, Kept, Request, SOON, User, wait_for};
 use crate::usage::{Memory, summary};
 
 cases![
     tenant_objects_without_rights_open_no_watch_and_delay_no_rotation,
     tenant_watches_begin_after_the_reads_and_cause_another,
+    tenant_pod_that_istiod_gives_no_secret_stops_no_rename,
 ];
 
 /// Number of GatewaySecrets; `TRUSTSPAN_TENANT_OBJECTS` sets another, such as 1000.
@@ -159,4 +161,60 @@ fn tenant_watches_begin_after_the_reads_and_cause_another(cluster: &Cluster) -> 
             Ok(opened.is_some_and(|opened| verbs[opened..].contains(&"get")))
         })
     })
+}
+
+fn tenant_pod_that_istiod_gives_no_secret_stops_no_rename(cluster: &Cluster) -> Result<()> {
+    let test = |ns: &str, tenant: &str| {
+        let kept = Kept::new(cluster, ns, "1s")?;
+        kept.set("workloadLabels", &json!({ "istio": ns }))?;
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "gateway", "labels": { "istio": ns } },
+            "spec": { "containers": [{ "name": "proxy", "image": "proxy" }] },
+        });
+        cluster.apply(ns, &pod.to_string())?;
+        cluster.kubectl(["create", "-f", "-"]).ns(tenant).user(User::Dev).stdin(pod.to_string()).ok()?;
+        let (_server, _registration) = kept.judged()?;
+        kept.write_root(&Authority::new("root")?)?;
+        kept.agents.grant()?;
+        let agent = kept.agents.start("a")?;
+        let workloads_in = |namespaces: &[&str]| {
+            let mut expected = namespaces.to_vec();
+            expected.sort_unstable();
+            wait_for(&format!("workloads in {expected:?}"), SOON, || {
+                Ok(kept.status()?["workloadNamespaces"] == json!(expected))
+            })
+        };
+        workloads_in(&[ns])?;
+        kept.wait_phase("Steady")?;
+        let names = |gateway: &str| -> Result<Value> {
+            cluster.apply(ns, &istio(gateway, "root", ns).to_string())?;
+            let mut stored = cluster.get("gateways.networking.istio.io", ns, gateway)?;
+            Ok(stored["spec"]["servers"][0]["tls"]["credentialName"].take())
+        };
+        let is_renamed =
+            |gateway: &str| {
+                wait_for(&format!("Gateway {gateway} to name the managed Secret"), SOON, || {
+                    Ok(names(gateway)? == "managed")
+                })
+            };
+        is_renamed("one")?;
+        ensure!(agent.log().contains("are not taken for gateways"), "the pod is not mentioned: {}", agent.log());
+
+        // With this right, istiod gives the pod its own Secret, and a rename would take it away.
+        let role = ["create", "role", "reader", "--verb=list", "--resource=secrets"];
+        cluster.kubectl(role).ns(tenant).ok()?;
+        let account = format!("--serviceaccount={tenant}:default");
+        cluster.kubectl(["create", "rolebinding", "reader", "--role=reader", &account]).ns(tenant).ok()?;
+        workloads_in(&[ns, tenant])?;
+        wait_for("a Gateway that is not renamed", SOON, || {
+            cluster.kubectl(["delete", "gateways.networking.istio.io", "two", "--ignore-not-found"]).ns(ns).ok()?;
+            Ok(names("two")? == "root")
+        })?;
+
+        // The status forgets a namespace whose pods are not served any more.
+        cluster.kubectl(["delete", "rolebinding", "reader"]).ns(tenant).ok()?;
+        workloads_in(&[ns])?;
+        is_renamed("two")
+    };
+    cluster.with_temp_ns(|ns| cluster.with_temp_ns(|tenant| test(ns, tenant)))
 }
