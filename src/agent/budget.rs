@@ -13,9 +13,11 @@ const REQUESTS: u32 = 600;
 /// Requests that may be made at once, after a quiet time: when the agent starts, or while all CAs of a namespace are rotated.
 const BURST: u32 = 4_000;
 /// Reconciles at the same time.
-const RECONCILES: usize = 4;
+const RECONCILES: usize = 2;
 /// Watches. Each has a connection. A GatewaySecret with 256 named clients has less than 300.
-const WATCHES: usize = 512;
+const WATCHES: usize = 384;
+/// Time in which one request about a TrustConsumer is earned whose objects may not be read, over all namespaces.
+const REFUSED_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest resync interval that the rate of requests is computed from.
 const MAX_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -24,13 +26,24 @@ pub(super) struct Budgets {
     client: Client,
     /// Time in which one request is earned.
     interval: Duration,
+    refused: RequestRate,
     namespaces: Mutex<BTreeMap<String, Arc<NamespaceBudget>>>,
 }
 
 impl Budgets {
     /// Budgets of requests by this client.
     pub(super) fn new(client: Client, resync_interval: Duration) -> Self {
-        Self { client, interval: resync_interval.min(MAX_INTERVAL) / REQUESTS, namespaces: Mutex::default() }
+        let interval = resync_interval.min(MAX_INTERVAL) / REQUESTS;
+        Self { client, interval, refused: RequestRate::new(REFUSED_INTERVAL, 1), namespaces: Mutex::default() }
+    }
+
+    /// Whether an object may be asked for now that was refused before. Counts it, if it may.
+    pub(super) fn ask_again(&self) -> bool {
+        let is_earned = self.refused.delay().is_zero();
+        if is_earned {
+            self.refused.count();
+        }
+        is_earned
     }
 
     /// The budget of a namespace.
@@ -39,7 +52,7 @@ impl Budgets {
         if let Some(known) = namespaces.get(namespace) {
             return known.clone();
         }
-        namespaces.retain(|_, budget| Arc::strong_count(budget) > 1);
+        namespaces.retain(|_, budget| Arc::strong_count(budget) > 1 || budget.is_in_use());
         let budget = Arc::new(NamespaceBudget::new(self.client.clone(), self.interval));
         namespaces.insert(namespace.to_owned(), budget.clone());
         budget
@@ -58,7 +71,7 @@ pub(super) struct NamespaceBudget {
 
 impl NamespaceBudget {
     fn new(client: Client, interval: Duration) -> Self {
-        let requests = Arc::new(RequestRate { interval, spent_until: Mutex::new(Instant::now()) });
+        let requests = Arc::new(RequestRate::new(interval, BURST));
         let counted = requests.clone();
         let service = tower::service_fn(move |request| {
             let (client, requests) = (client.clone(), counted.clone());
@@ -76,6 +89,11 @@ impl NamespaceBudget {
         }
     }
 
+    /// Whether a new budget would allow more.
+    fn is_in_use(&self) -> bool {
+        self.watching.available_permits() < WATCHES || !self.requests.is_earned()
+    }
+
     /// Waits for the turn to ask for a permission: one object of the namespace at a time, in the order of arrival.
     pub(super) async fn ask(&self) -> Option<OwnedSemaphorePermit> {
         // An error would mean that the semaphore was closed, which never happens.
@@ -89,6 +107,11 @@ impl NamespaceBudget {
         turn
     }
 
+    /// Whether the requests so far are earned.
+    pub(super) fn is_within(&self) -> bool {
+        self.requests.delay().is_zero()
+    }
+
     /// A permit for a number of watches; `None` when the namespace has too many.
     pub(super) fn watch(&self, number: usize) -> Option<OwnedSemaphorePermit> {
         self.watching.clone().try_acquire_many_owned(u32::try_from(number).unwrap_or(u32::MAX)).ok()
@@ -99,20 +122,29 @@ impl NamespaceBudget {
 /// that was interrupted between two of them would be repeated.
 struct RequestRate {
     interval: Duration,
+    burst: u32,
     /// When all requests so far are earned.
     spent_until: Mutex<Instant>,
 }
 
 impl RequestRate {
+    fn new(interval: Duration, burst: u32) -> Self {
+        Self { interval, burst, spent_until: Mutex::new(Instant::now()) }
+    }
+
     fn count(&self) {
         let mut spent_until = self.spent_until.lock().unwrap_or_else(PoisonError::into_inner);
         *spent_until = Instant::now().max(*spent_until) + self.interval;
     }
 
-    /// Time until a reconcile may begin.
+    fn is_earned(&self) -> bool {
+        *self.spent_until.lock().unwrap_or_else(PoisonError::into_inner) <= Instant::now()
+    }
+
+    /// Time until all requests but a burst are earned.
     fn delay(&self) -> Duration {
         let spent_until = *self.spent_until.lock().unwrap_or_else(PoisonError::into_inner);
-        spent_until.saturating_duration_since(Instant::now()).saturating_sub(self.interval * BURST)
+        spent_until.saturating_duration_since(Instant::now()).saturating_sub(self.interval * self.burst)
     }
 }
 
@@ -149,6 +181,30 @@ mod tests {
         assert!(waited > MAX_INTERVAL - Duration::from_secs(1) && waited <= MAX_INTERVAL, "{waited:?}");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn an_exceeded_budget_is_not_forgotten_between_two_uses() {
+        let (budgets, start) = (budgets(), Instant::now());
+        request(&budgets.of("hostile"), BURST + REQUESTS).await;
+        drop(budgets.of("other"));
+        assert!(!budgets.of("hostile").is_within());
+        drop(budgets.of("hostile").reconcile().await);
+        assert!(start.elapsed() > MAX_INTERVAL - Duration::from_secs(1));
+        tokio::time::sleep(MAX_INTERVAL * (BURST / REQUESTS + 1)).await;
+        drop(budgets.of("third"));
+        assert_eq!(budgets.namespaces.lock().expect("no panic").len(), 1, "what is earned is forgotten");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refused_objects_are_asked_for_at_a_limited_rate() {
+        let (budgets, start) = (budgets(), Instant::now());
+        let mut asked = 0;
+        while start.elapsed() < Duration::from_secs(10) {
+            asked += u32::from(budgets.ask_again());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!((90..=102).contains(&asked), "{asked} in ten seconds");
+    }
+
     #[tokio::test]
     async fn a_namespace_has_a_limited_number_of_watches_and_reconciles() {
         let budgets = budgets();
@@ -162,6 +218,6 @@ mod tests {
             turns.push(budget.reconcile().await);
         }
         let next = tokio::time::timeout(Duration::from_millis(10), budget.reconcile());
-        assert!(next.await.is_err(), "a fifth reconcile at the same time");
+        assert!(next.await.is_err(), "a third reconcile at the same time");
     }
 }

@@ -131,7 +131,7 @@ async fn run_as_leader(
         refresh_snapshot(client, cache, leadership, settings, &permissions, snapshot_sender),
         rollouts::run(client, cache, leadership, settings, (recorder, &permissions), rollouts_sender),
         run_reconcilers(&budgets, cache, leadership, settings, (snapshot, rollouts), (recorder, health, &permissions)),
-        trust_consumers::run(client, leadership, settings, recorder),
+        trust_consumers::run((client, &budgets), leadership, settings, recorder),
     );
 }
 

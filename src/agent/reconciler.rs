@@ -90,8 +90,10 @@ impl Reconciler {
             }
             is_reported = true;
             let turn = self.budget.reconcile().await;
-            // A timeout can end a reconcile at any await, like a kill. The next one continues from what is stored.
-            let outcome = timeout(RECONCILE_TIMEOUT, self.reconcile()).await.unwrap_or(Err(AgentError::NoAnswer));
+            // A timeout can end a reconcile at any await, like a kill. The next one continues from what is stored. Boxed: otherwise the
+            // task would have the memory of a reconcile while it waits.
+            let reconcile = timeout(RECONCILE_TIMEOUT, Box::pin(self.reconcile()));
+            let outcome = reconcile.await.unwrap_or(Err(AgentError::NoAnswer));
             let failed = outcome.is_err().then(|| self.input.borrow().entry.clone());
             let source = std::mem::take(&mut self.source);
             if outcome.as_ref().is_err_and(|error| error.has_code(403)) {
@@ -113,7 +115,7 @@ impl Reconciler {
                 Err(error) if error.has_code(409) => retry.next_delay(DEBOUNCE, self.resync_interval),
                 Err(error) => {
                     // If the API server does not respond, this write fails, too.
-                    let _ = timeout(RECONCILE_TIMEOUT, self.report_error(&error)).await;
+                    let _ = timeout(RECONCILE_TIMEOUT, Box::pin(self.report_error(&error))).await;
                     if !self.is_permitted {
                         continue;
                     }
@@ -151,7 +153,7 @@ impl Reconciler {
         while !self.is_permitted && !self.input.borrow_and_update().has_conflict {
             let turn = self.budget.ask().await;
             let entry = self.input.borrow().entry.clone();
-            match self.ask(&entry, is_reported).await {
+            match Box::pin(self.ask(&entry, is_reported)).await {
                 None => self.is_permitted = true,
                 Some(requests) => self.permissions.wait_after_refusal(requests).await,
             }

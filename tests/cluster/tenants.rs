@@ -1,17 +1,23 @@
 //! What a tenant can create in its namespace, in any number: it costs the agent and the API server a bounded amount, and other
 //! namespaces nothing.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use crate::stage::istio;
-use crate::testbed::{Authority, Cluster, Kept, Request, SOON, User, wait_for};
+use crate::testbed::{Agents, Authority, Cluster, Kept, Request, SOON, User, wait_for};
+use crate::trust_consumer::consumer;
 use crate::usage::{Memory, summary};
 
 cases![
     tenant_objects_without_rights_open_no_watch_and_delay_no_rotation,
+    tenant_objects_with_rights_have_a_limited_number_of_watches,
+    tenant_trust_consumers_without_rights_open_no_watch,
     tenant_watches_begin_after_the_reads_and_cause_another,
     tenant_pod_that_istiod_gives_no_secret_stops_no_rename,
 ];
@@ -26,7 +32,9 @@ const AT_ONCE: usize = 50;
 const QUESTIONS: usize = 100;
 /// Rotations in each measurement, of which the fastest counts: others of this machine disturb any of them.
 const ROTATIONS: usize = 3;
-/// The most that the agent may hold, in KiB.
+/// The most watches of a namespace: `src/agent/budget.rs`.
+const WATCHES: usize = 384;
+/// The highest memory of the agent, in KiB.
 const MEMORY: u64 = 96 * 1024;
 /// The most requests in a second.
 const RATE: f64 = 20.0;
@@ -86,6 +94,58 @@ fn tenant_objects_without_rights_open_no_watch_and_delay_no_rotation(cluster: &C
     cluster.with_temp_ns(|ns| cluster.with_temp_ns(|hostile| test(ns, hostile)))
 }
 
+fn tenant_objects_with_rights_have_a_limited_number_of_watches(cluster: &Cluster) -> Result<()> {
+    let many = std::env::var("TRUSTSPAN_TENANT_OBJECTS").map_or(Ok(OBJECTS), |many| many.parse())?;
+    let test = |ns: &str, hostile: &str| {
+        let mut kept = Kept::new(cluster, ns, "1s")?;
+        kept.agents.more = vec!["--namespace".to_owned(), hostile.to_owned()];
+        kept.write_root(&Authority::new("first")?)?;
+        kept.agents.grant()?;
+        let agent = kept.agents.start_with("a", &cluster.kubeconfig(User::Agent), "30s")?;
+        kept.wait_phase("Steady")?;
+        let before = fastest_rotation(&kept, 1)?;
+        let from = cluster.requests(User::Agent)?.len();
+        let role = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": { "name": "all" },
+            "rules": [{ "apiGroups": ["*"], "resources": ["*"], "verbs": ["*"] }],
+        });
+        cluster.apply(hostile, &role.to_string())?;
+        let user = format!("--user={}", User::Agent.name());
+        cluster.kubectl(["create", "rolebinding", "all", "--role=all", &user]).ns(hostile).ok()?;
+        for first in (0..many).step_by(AT_ONCE) {
+            create(cluster, hostile, first..many.min(first + AT_ONCE))?;
+        }
+        let begun = Instant::now();
+        wait_for("as many watches as the budget allows", SOON, || {
+            Ok(watches(cluster, from, hostile)? > WATCHES - 2 * NAMES)
+        })?;
+        let during = fastest_rotation(&kept, 1)?;
+        // Each was reconciled once, or the burst is spent.
+        wait_for("requests without watches", SOON, || {
+            Ok(of_agent(cluster, from, &[hostile])?.len() > 3 * WATCHES.min(many * NAMES))
+        })?;
+        let (opened, requests) = (watches(cluster, from, hostile)?, of_agent(cluster, from, &[hostile])?);
+        let peak = Memory::of(agent.pid())?.peak;
+        println!("{many} GatewaySecrets of a tenant that the agent may reconcile: {opened} watches, {peak} KiB");
+        println!("  {} requests in {:.1?}: {}", requests.len(), begun.elapsed(), summary(&requests));
+        println!("  a rotation in another namespace took {before:.1?} before, {during:.1?} meanwhile");
+        ensure!(opened <= WATCHES, "{opened} watches");
+        ensure!(peak < MEMORY, "the agent has {peak} KiB");
+        Ok(())
+    };
+    cluster.with_temp_ns(|ns| cluster.with_temp_ns(|hostile| test(ns, hostile)))
+}
+
+/// The number of different watches that began in a namespace.
+fn watches(cluster: &Cluster, from: usize, namespace: &str) -> Result<usize> {
+    let requests = of_agent(cluster, from, &[namespace])?.into_iter();
+    let watches = requests.filter(|one| one.namespace == namespace && one.verb == "watch");
+    // All GatewaySecrets of the namespace watch the same kinds without a name.
+    let (named, of_kinds): (Vec<_>, Vec<_>) = watches.partition(|one| !one.name.is_empty());
+    let named: BTreeSet<_> = named.into_iter().map(|one| (one.resource, one.name)).collect();
+    Ok(named.len() + of_kinds.len())
+}
+
 fn create(cluster: &Cluster, namespace: &str, numbers: std::ops::Range<usize>) -> Result<()> {
     let object = |number: usize| {
         let clients: Vec<_> = (0..NAMES).map(|client| format!("client-{client}-of-{number}")).collect();
@@ -138,6 +198,45 @@ fn fastest_rotation(kept: &Kept<'_>, rotations: usize) -> Result<Duration> {
         kept.wait_phase("Steady")?;
     }
     Ok(fastest)
+}
+
+fn tenant_trust_consumers_without_rights_open_no_watch(cluster: &Cluster) -> Result<()> {
+    let test = |ns: &str, hostile: &str| {
+        let loads: Vec<_> = (0..16)
+            .map(|number| json!({ "kind": "Secret", "name": format!("load-{number}"), "keys": ["ca.crt"] }))
+            .collect();
+        let object = |number: usize| {
+            let mut object = consumer(&loads);
+            object["metadata"]["name"] = format!("tenant-{number}").into();
+            object["spec"]["workloads"][0]["name"] = format!("app-{number}").into();
+            object
+        };
+        let list = json!({ "apiVersion": "v1", "kind": "List", "items": (0..OBJECTS).map(object).collect::<Vec<_>>() });
+        cluster.kubectl(["create", "-f", "-"]).ns(hostile).stdin(list.to_string()).ok()?;
+        let mut agents = Agents::new(cluster, ns)?;
+        agents.more = vec!["--namespace".to_owned(), hostile.to_owned()];
+        let from = cluster.requests(User::Agent)?.len();
+        let _agent = agents.start("a")?;
+        let asked = || -> Result<Vec<Request>> {
+            let mut requests = cluster.requests(User::Agent)?.split_off(from);
+            requests.retain(|one| one.namespace == hostile);
+            Ok(requests)
+        };
+        let of = |requests: &[Request], resource: &str| requests.iter().filter(|one| one.resource == resource).count();
+        wait_for("each to be reported and asked for again", SOON, || {
+            let stored = cluster.list("trustconsumers", hostile, "")?;
+            let is_reported = |object: &Value| object["status"]["conditions"].to_string().contains("Forbidden");
+            Ok(stored.iter().all(is_reported) && of(&asked()?, "secrets") > 2 * OBJECTS)
+        })?;
+        let requests = asked()?;
+        let opened: Vec<_> = requests.iter().filter(|one| is_open(one)).collect();
+        ensure!(opened.is_empty(), "expected neither a list nor a watch in {hostile}, saw {opened:?}");
+        ensure!(of(&requests, "deployments") == 0, "a workload was read in vain: {}", summary(&requests));
+        let others = requests.iter().filter(|one| one.resource == "secrets" && one.name != "load-0").count();
+        ensure!(others == 0, "further Secrets were read after a refusal: {}", summary(&requests));
+        Ok(())
+    };
+    cluster.with_temp_ns(|ns| cluster.with_temp_ns(|hostile| test(ns, hostile)))
 }
 
 fn tenant_watches_begin_after_the_reads_and_cause_another(cluster: &Cluster) -> Result<()> {
