@@ -94,6 +94,13 @@ impl WatchedNames {
             consumer_namespaces: consumer_namespaces(entry),
         }
     }
+
+    /// The number of watches.
+    pub(super) fn number(&self) -> usize {
+        const MIRRORED_FILES: usize = 1;
+        let by_name = self.secrets.len() + self.config_maps.len();
+        by_name + self.namespaces.len() + self.consumer_namespaces.len() + MIRRORED_FILES
+    }
 }
 
 /// The names of the ConfigMaps of `spec.clients.caConfigMapNames`, of the managed ones, and of those of `spec.additionalTrust`.

@@ -118,7 +118,7 @@ pub fn report(directories: &Directories, now: Timestamp) -> Result<Vec<Entry>, D
         let state = manifests.cluster_state(entry, now);
         let entry = &with_client_bundle(entry, &state);
         let plan = rotation::planner::plan(&state.snapshot(entry), &state.journal, now);
-        let status = observe_status(entry, state.stored_objects().chain(&manifests.objects), now);
+        let status = observe_status(entry.clone(), state.stored_objects().chain(&manifests.objects), now);
         let mut status = rotation::report(entry, &plan, status, now);
         readiness::report(entry, &state, &plan, &mut status, now);
         // The status is not stored, so the start of the phase is unknown. A phase is reached once its steps are written.

@@ -2,7 +2,7 @@
 //! dropped.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -21,6 +21,8 @@ use crate::store::cluster;
 const REPORTER: &str = "trustspan.dev/agent";
 /// The length of the queue; further Events are dropped.
 const QUEUE_LENGTH: usize = 256;
+/// Places of the queue for one namespace, so that its Events do not replace those of others.
+const MAX_QUEUED: usize = QUEUE_LENGTH / 4;
 /// Timeout of one write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The number of different Events that are remembered, so that a repeated one increments the count of its series.
@@ -32,6 +34,7 @@ const MAX_NOTE: usize = 1024;
 #[derive(Clone, Debug)]
 pub(super) struct EventRecorder {
     queue: mpsc::Sender<(ObjectReference, StatusEvent)>,
+    queued: Arc<QueuedEvents>,
     pub(super) metrics: Arc<AgentMetrics>,
 }
 
@@ -45,25 +48,54 @@ impl EventRecorder {
     /// Queues Events on an object, without waiting.
     pub(super) fn record_on(&self, regarding: &ObjectReference, events: Vec<StatusEvent>) {
         for event in events {
-            if self.queue.try_send((regarding.clone(), event)).is_err() {
+            let has_place = self.queued.add(regarding.namespace.as_ref());
+            if !has_place || self.queue.try_send((regarding.clone(), event)).is_err() {
+                if has_place {
+                    self.queued.remove(regarding.namespace.as_ref());
+                }
                 self.metrics.event_dropped();
                 tracing::debug!(
                     namespace = regarding.namespace,
                     name = regarding.name,
-                    "Event dropped: the queue is full"
+                    "Event dropped: the queue is full, or its namespace has no place in it"
                 );
             }
         }
     }
 }
 
+/// The number of queued Events of each namespace.
+#[derive(Debug, Default)]
+struct QueuedEvents(Mutex<BTreeMap<Option<String>, usize>>);
+
+impl QueuedEvents {
+    /// Counts one, if the namespace has a place for it.
+    fn add(&self, namespace: Option<&String>) -> bool {
+        let mut queued = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = queued.entry(namespace.cloned()).or_default();
+        let has_place = *number < MAX_QUEUED;
+        *number += usize::from(has_place);
+        has_place
+    }
+
+    fn remove(&self, namespace: Option<&String>) {
+        let mut queued = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(number) = queued.get_mut(&namespace.cloned()) {
+            *number = number.saturating_sub(1);
+        }
+        queued.retain(|_, number| *number > 0);
+    }
+}
+
 /// A recorder, and the task that writes its Events.
 pub(super) fn recorder(client: Client, metrics: Arc<AgentMetrics>) -> (EventRecorder, impl Future<Output = ()>) {
     let (sender, mut queue) = mpsc::channel::<(ObjectReference, StatusEvent)>(QUEUE_LENGTH);
-    let recorder = EventRecorder { queue: sender, metrics: metrics.clone() };
+    let queued = Arc::new(QueuedEvents::default());
+    let recorder = EventRecorder { queue: sender, queued: queued.clone(), metrics: metrics.clone() };
     let task = async move {
         let mut series: BTreeMap<(Option<String>, StatusEvent), Recorder> = BTreeMap::new();
         while let Some((regarding, event)) = queue.recv().await {
+            queued.remove(regarding.namespace.as_ref());
             if series.len() >= MAX_REMEMBERED {
                 series.clear();
             }
@@ -128,5 +160,18 @@ mod tests {
         let long = "ä".repeat(MAX_NOTE);
         assert_eq!(truncated(&long).len(), MAX_NOTE);
         assert_eq!(truncated(&format!("a{long}")).len(), MAX_NOTE - 1, "no character is split");
+    }
+
+    #[test]
+    fn events_of_one_namespace_leave_places_for_others() {
+        let (queued, hostile, other) = (QueuedEvents::default(), "hostile".to_owned(), "other".to_owned());
+        let added = (0..QUEUE_LENGTH).filter(|_| queued.add(Some(&hostile))).count();
+        assert_eq!(added, MAX_QUEUED);
+        assert!(queued.add(Some(&other)));
+        queued.remove(Some(&hostile));
+        assert!(queued.add(Some(&hostile)) && !queued.add(Some(&hostile)));
+        (0..MAX_QUEUED).for_each(|_| queued.remove(Some(&hostile)));
+        queued.remove(Some(&other));
+        assert!(queued.0.lock().expect("no panic").is_empty(), "namespaces without Events are forgotten");
     }
 }

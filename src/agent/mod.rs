@@ -3,6 +3,7 @@
 
 mod apply;
 mod backoff;
+mod budget;
 mod cluster_snapshot;
 mod cluster_state;
 mod consumer_metrics;
@@ -10,6 +11,7 @@ mod desired_object;
 pub mod directory;
 mod error;
 mod events;
+mod gateway_pods;
 mod gateway_resync;
 pub mod lease;
 pub mod metrics;
@@ -28,7 +30,7 @@ mod trust_bundles;
 mod trust_consumers;
 mod watches;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,14 +38,16 @@ use jiff::Timestamp;
 use kube::Client;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, timeout};
+use tokio::time::{MissedTickBehavior, sleep, timeout};
 
-use crate::registry::{Entry, Registry};
+use crate::registry::Entry;
 use crate::rotation::{self, Inventory, Outlook, counted};
 use crate::store::{HealthState, RegistryCache};
+use budget::Budgets;
 use cluster_snapshot::ClusterSnapshot;
 use events::EventRecorder;
 use lease::Leadership;
+use permission::Permissions;
 use probe::Prober;
 use reconcile_trigger::ReconcileInput;
 use reconciler::Reconciler;
@@ -58,6 +62,8 @@ pub use rbac::{consumer_role, reader_role, role};
 const FIELD_MANAGER: &str = "trustspan-agent";
 /// Timeout of one reconcile, with all its writes.
 const RECONCILE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Permissions that are granted within this time cause one read of the cluster snapshot.
+const GRANT_DEBOUNCE: Duration = Duration::from_secs(1);
 
 /// The controller's settings.
 #[derive(Clone, Debug)]
@@ -119,30 +125,39 @@ async fn run_as_leader(
 ) {
     let (snapshot_sender, snapshot) = watch::channel(Arc::new(ClusterSnapshot::default()));
     let (rollouts_sender, rollouts) = watch::channel(Arc::default());
+    let permissions = Arc::new(Permissions::default());
+    let budgets = Budgets::new(client.clone(), settings.poll);
     tokio::join!(
-        refresh_snapshot(client, cache, leadership, settings, snapshot_sender),
-        rollouts::run(client, cache, leadership, settings, recorder, rollouts_sender),
-        run_reconcilers(client, cache, leadership, settings, (snapshot, rollouts), (recorder, health)),
-        trust_consumers::run(client, leadership, settings, recorder),
+        refresh_snapshot(client, cache, leadership, settings, &permissions, snapshot_sender),
+        rollouts::run(client, cache, leadership, settings, (recorder, &permissions), rollouts_sender),
+        run_reconcilers(&budgets, cache, leadership, settings, (snapshot, rollouts), (recorder, health, &permissions)),
+        trust_consumers::run((client, &budgets), leadership, settings, recorder),
     );
 }
 
-/// Reads the cluster snapshot at each resync interval, and resyncs Gateways that the webhook missed.
+/// Reads the cluster snapshot at each resync interval and after permissions were granted, and resyncs Gateways that the webhook missed.
 async fn refresh_snapshot(
     client: &Client,
     cache: &RegistryCache,
     leadership: &Leadership,
     settings: &Settings,
+    permissions: &Permissions,
     sender: watch::Sender<Arc<ClusterSnapshot>>,
 ) {
+    let mut granted = permissions.subscribe();
     let mut interval = tokio::time::interval(settings.poll);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        interval.tick().await;
+        tokio::select! {
+            _ = interval.tick() => {}
+            _ = granted.changed() => sleep(GRANT_DEBOUNCE.min(settings.poll)).await,
+        }
+        granted.mark_unchanged();
         let registry = cache.wait_for_registry().await;
         let refresh = async {
             let before = sender.borrow().clone();
-            let snapshot = ClusterSnapshot::read(client, registry.entries(), &before).await;
+            let permitted: Vec<_> = registry.entries().iter().filter(|entry| permissions.has(entry)).collect();
+            let snapshot = ClusterSnapshot::read(client, &permitted, &before).await;
             gateway_resync::resync(client, leadership, &snapshot, &registry, settings).await;
             sender.send_replace(Arc::new(snapshot));
         };
@@ -154,28 +169,33 @@ async fn refresh_snapshot(
 }
 
 async fn run_reconcilers(
-    client: &Client,
+    budgets: &Budgets,
     cache: &RegistryCache,
     leadership: &Leadership,
     settings: &Settings,
     (snapshot, rollouts): (watch::Receiver<Arc<ClusterSnapshot>>, watch::Receiver<Arc<RolloutStatuses>>),
-    (recorder, health): (&EventRecorder, &Arc<HealthState>),
+    (recorder, health, permissions): (&EventRecorder, &Arc<HealthState>, &Arc<Permissions>),
 ) {
     let mut published = cache.subscribe();
     let mut running: BTreeMap<(String, String), RunningReconciler> = BTreeMap::new();
     while published.changed().await.is_ok() {
         let Some(registry) = cache.registry() else { continue };
-        running.retain(|key, _| find(&registry, key).is_some());
-        let is_included = |entry: &&Entry| settings.includes(entry);
-        for entry in registry.entries().iter().filter(is_included) {
-            let key = (entry.namespace.clone(), entry.name.clone());
+        let key_of = |entry: &Entry| (entry.namespace.clone(), entry.name.clone());
+        let included: Vec<_> = registry.entries().iter().filter(|entry| settings.includes(entry)).collect();
+        let keys: BTreeSet<_> = included.iter().map(|entry| key_of(entry)).collect();
+        running.retain(|key, _| keys.contains(key));
+        permissions.retain(|key| keys.contains(key));
+        for entry in included {
+            let key = key_of(entry);
             let names = cluster_state::WatchedNames::of(entry);
             match running.get(&key).filter(|reconciler| reconciler.names == names) {
                 Some(reconciler) => reconcile_trigger::update(&reconciler.input, entry, &registry),
                 None => {
                     let (sender, receiver) = watch::channel(ReconcileInput::of(entry, &registry));
                     let reconciler = Reconciler {
-                        client: client.clone(),
+                        budget: budgets.of(&entry.namespace),
+                        permissions: permissions.clone(),
+                        is_permitted: false,
                         leadership: leadership.clone(),
                         snapshot: snapshot.clone(),
                         rollouts: rollouts.clone(),
@@ -187,6 +207,8 @@ async fn run_reconcilers(
                         status_backoff: backoff::Backoff::default(),
                         checks: ReconcilerChecks::new(health.clone()),
                         source: SourceOutcome::default(),
+                        is_read: false,
+                        is_unwatched: false,
                     };
                     let mut tasks = JoinSet::new();
                     tasks.spawn(reconciler.run(names.clone()));
@@ -195,11 +217,6 @@ async fn run_reconcilers(
             }
         }
     }
-}
-
-fn find<'r>(registry: &'r Registry, (namespace, name): &(String, String)) -> Option<&'r Entry> {
-    let entries = registry.entries().iter().filter(|entry| !entry.being_deleted);
-    entries.into_iter().find(|entry| entry.namespace == *namespace && entry.name == *name)
 }
 
 /// The task of a [`Reconciler`]. Ends when dropped.
@@ -211,12 +228,13 @@ struct RunningReconciler {
 
 /// The status of a GatewaySecret that these objects show.
 fn observe_status<'o>(
-    entry: &Entry,
+    entry: Entry,
     objects: impl Iterator<Item = &'o serde_json::Value>,
     now: Timestamp,
 ) -> crate::api::GatewaySecretStatus {
-    let mut inventory = Inventory::new([entry.clone()]);
-    objects.for_each(|object| inventory.take(object, &entry.namespace, now));
+    let namespace = entry.namespace.clone();
+    let mut inventory = Inventory::new([entry]);
+    objects.for_each(|object| inventory.take(object, &namespace, now));
     let registry = inventory.into_registry(Outlook::Secrets, now);
     registry.entries().first().map(|entry| entry.status.clone()).unwrap_or_default()
 }

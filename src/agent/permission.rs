@@ -1,17 +1,33 @@
 //! Waits for a permission, without the request that needs it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use kube::api::PostParams;
 use kube::{Api, Client};
+use tokio::sync::{Mutex, watch};
 use tokio::time::{sleep, timeout};
 
 use super::RECONCILE_TIMEOUT;
 use crate::api::SourceKind;
+use crate::registry::Entry;
+
+/// Time that passes for each request about a refused permission, over all namespaces: ten requests in a second.
+const REFUSED_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Waits until the API server says that this process may read an object. Every user may ask (ClusterRole `system:basic-user`).
-pub(crate) async fn granted(client: &Client, kind: SourceKind, (namespace, name): (&str, &str), interval: Duration) {
+pub(crate) async fn granted(client: &Client, kind: SourceKind, object: (&str, &str), interval: Duration) {
+    loop {
+        sleep(interval).await;
+        if is_granted(client, kind, object).await {
+            return;
+        }
+    }
+}
+
+/// Whether this process may read an object; `false` also without an answer.
+pub(super) async fn is_granted(client: &Client, kind: SourceKind, (namespace, name): (&str, &str)) -> bool {
     let api: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     let text = |text: &str| Some(text.to_owned());
     let attributes = ResourceAttributes {
@@ -24,13 +40,84 @@ pub(crate) async fn granted(client: &Client, kind: SourceKind, (namespace, name)
     };
     let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
     let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
-    loop {
-        sleep(interval).await;
-        match timeout(RECONCILE_TIMEOUT, api.create(&PostParams::default(), &review)).await {
-            Ok(Ok(answer)) if answer.status.as_ref().is_some_and(|status| status.allowed) => return,
-            // The process may not even ask: only the read itself can show it.
-            Ok(Err(kube::Error::Api(status))) if status.code == 403 => return,
-            _ => {}
+    match timeout(RECONCILE_TIMEOUT, api.create(&PostParams::default(), &review)).await {
+        Ok(Ok(answer)) => answer.status.is_some_and(|status| status.allowed),
+        // The process may not even ask: only the read itself can show it.
+        Ok(Err(kube::Error::Api(status))) => status.code == 403,
+        _ => false,
+    }
+}
+
+/// Namespace and name of a GatewaySecret.
+pub(super) type Key = (String, String);
+
+/// The GatewaySecrets whose source Secret may be read, and the budget for those whose may not.
+#[derive(Default)]
+pub(super) struct Permissions {
+    granted: watch::Sender<BTreeSet<Key>>,
+    refused: Mutex<()>,
+}
+
+impl Permissions {
+    /// Whether the last answer was that the source Secret may be read.
+    pub(super) fn has(&self, entry: &Entry) -> bool {
+        self.granted.borrow().contains(&key(entry))
+    }
+
+    /// Notifies of permissions that are granted.
+    pub(super) fn subscribe(&self) -> watch::Receiver<BTreeSet<Key>> {
+        self.granted.subscribe()
+    }
+
+    /// Records an answer.
+    pub(super) fn record(&self, entry: &Entry, is_granted: bool) {
+        self.granted.send_if_modified(|granted| match is_granted {
+            true => granted.insert(key(entry)),
+            false => {
+                granted.remove(&key(entry));
+                false
+            }
+        });
+    }
+
+    /// Forgets GatewaySecrets that are gone.
+    pub(super) fn retain(&self, exists: impl Fn(&Key) -> bool) {
+        self.granted.send_if_modified(|granted| {
+            granted.retain(exists);
+            false
+        });
+    }
+
+    /// Waits after requests about a permission that was refused. Namespaces wait in turn, since each waits for one object at a time
+    /// (`NamespaceBudget::ask`).
+    pub(super) async fn wait_after_refusal(&self, requests: u32) {
+        let _turn = self.refused.lock().await;
+        sleep(REFUSED_INTERVAL * requests).await;
+    }
+}
+
+fn key(entry: &Entry) -> Key {
+    (entry.namespace.clone(), entry.name.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn refusals_of_many_namespaces_share_one_budget() {
+        let (permissions, start) = (Arc::new(Permissions::default()), Instant::now());
+        let refusal = |_| {
+            let permissions = permissions.clone();
+            tokio::spawn(async move { permissions.wait_after_refusal(1).await })
+        };
+        for task in (0..50).map(refusal).collect::<Vec<_>>() {
+            task.await.expect("a refusal");
         }
+        assert_eq!(start.elapsed().as_millis(), 50 * REFUSED_INTERVAL.as_millis());
     }
 }

@@ -4,23 +4,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube::Client;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch::{self, error::RecvError};
+use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::backoff::{self, Backoff, Retry};
+use super::budget::NamespaceBudget;
 use super::cluster_snapshot::ClusterSnapshot;
 use super::cluster_state::{self, ClusterState, WatchedNames};
 use super::events::EventRecorder;
 use super::lease::Leadership;
+use super::permission::{self, Permissions};
 use super::probe::{self, Prober};
 use super::reconcile_trigger::ReconcileInput;
 use super::reconciler_checks::{ReconcilerChecks, SourceOutcome};
 use super::rollouts::RolloutStatuses;
 use super::trust_bundles;
-use super::{
-    AgentError, RECONCILE_TIMEOUT, apply, describe, observe_status, permission, readiness, resolution, watches,
-};
+use super::{AgentError, RECONCILE_TIMEOUT, apply, describe, observe_status, readiness, resolution, watches};
 use crate::api::{ConditionStatus, GatewaySecretStatus, SourceKind};
 use crate::health::CheckResult;
 use crate::registry::Entry;
@@ -33,6 +34,9 @@ const DEBOUNCE: Duration = Duration::from_millis(20);
 const MIN_RETRY: Duration = Duration::from_secs(2);
 /// Timeout of one write of the status. It leaves enough of the reconcile's time for the steps.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Requests that report a refused permission: the read that is refused, a read and a write of the GatewaySecret, and an Event.
+const REPORTED_REFUSAL: u32 = 4;
 
 /// Why a status was not written.
 enum StatusError {
@@ -50,7 +54,10 @@ impl From<AgentError> for StatusError {
 
 /// Reconciles one GatewaySecret.
 pub(super) struct Reconciler {
-    pub(super) client: Client,
+    pub(super) budget: Arc<NamespaceBudget>,
+    pub(super) permissions: Arc<Permissions>,
+    /// Whether the source Secret may be read, according to the last answer.
+    pub(super) is_permitted: bool,
     pub(super) leadership: Leadership,
     pub(super) snapshot: watch::Receiver<Arc<ClusterSnapshot>>,
     pub(super) rollouts: watch::Receiver<Arc<RolloutStatuses>>,
@@ -63,22 +70,40 @@ pub(super) struct Reconciler {
     pub(super) checks: ReconcilerChecks,
     /// What the current reconcile has found out.
     pub(super) source: SourceOutcome,
+    /// Whether a reconcile has read all objects that are watched.
+    pub(super) is_read: bool,
+    /// Whether it was logged that its namespace has too many watches.
+    pub(super) is_unwatched: bool,
 }
 
 impl Reconciler {
     /// Reconciles at each event and at the instants that the planner asks for, until the GatewaySecret is gone.
     pub(super) async fn run(mut self, names: WatchedNames) {
         let event = Arc::new(Notify::new());
-        let mut watches = watches::start(&self.client, &self.input.borrow().entry, names.clone(), &event);
+        let mut watches = None;
         let mut retry = Retry::default();
+        // What a reconcile was refused was reported by it.
+        let mut is_reported = false;
         loop {
-            // A timeout can end a reconcile at any await, like a kill. The next one continues from what is stored.
-            let outcome = timeout(RECONCILE_TIMEOUT, self.reconcile()).await.unwrap_or(Err(AgentError::NoAnswer));
+            if self.wait_for_permission(is_reported).await.is_err() {
+                return;
+            }
+            is_reported = true;
+            let turn = self.budget.reconcile().await;
+            // A timeout can end a reconcile at any await, like a kill. The next one continues from what is stored. Boxed: otherwise the
+            // task would have the memory of a reconcile while it waits.
+            let reconcile = timeout(RECONCILE_TIMEOUT, Box::pin(self.reconcile()));
+            let outcome = reconcile.await.unwrap_or(Err(AgentError::NoAnswer));
             let failed = outcome.is_err().then(|| self.input.borrow().entry.clone());
             let source = std::mem::take(&mut self.source);
-            let is_refused = matches!(&source, SourceOutcome::Unreadable(_))
-                && outcome.as_ref().is_err_and(|error| error.has_code(403));
+            if outcome.as_ref().is_err_and(|error| error.has_code(403)) {
+                (watches, self.is_read) = (None, false);
+                self.is_permitted = !matches!(source, SourceOutcome::Unreadable(_));
+            } else if watches.is_none() && self.is_read {
+                watches = self.watch(&names, &event);
+            }
             self.checks.record(&self.input.borrow(), source, outcome.as_ref().err());
+            let mut pause = Duration::ZERO;
             let requeue_after = match outcome {
                 Ok(requeue_after) => {
                     retry = Retry::default();
@@ -90,30 +115,19 @@ impl Reconciler {
                 Err(error) if error.has_code(409) => retry.next_delay(DEBOUNCE, self.resync_interval),
                 Err(error) => {
                     // If the API server does not respond, this write fails, too.
-                    let _ = timeout(RECONCILE_TIMEOUT, self.report_error(&error)).await;
-                    if is_refused {
-                        // Nothing can be planned without the source Secret, so nothing is requested until the permission or the spec changes.
-                        watches.shutdown().await;
-                        let entry = self.input.borrow().entry.clone();
-                        let secret = (entry.namespace.as_str(), entry.source_name());
-                        tokio::select! {
-                            () = permission::granted(&self.client, SourceKind::Secret, secret, self.resync_interval) => {}
-                            changed = backoff::wait_for_change(&mut self.input, failed.as_ref()) => {
-                                if changed.is_err() {
-                                    return;
-                                }
-                            }
-                        }
-                        watches = watches::start(&self.client, &entry, names.clone(), &event);
+                    let _ = timeout(RECONCILE_TIMEOUT, Box::pin(self.report_error(&error))).await;
+                    if !self.is_permitted {
                         continue;
                     }
-                    tokio::time::sleep(MIN_RETRY.min(self.resync_interval)).await;
+                    pause = MIN_RETRY.min(self.resync_interval);
                     // The same attempt would fail again: the next resync comes soon enough for the steps that wait for a time.
                     let is_misconfigured = matches!(error.check_result(), CheckResult::Misconfigured(_));
                     let min = if is_misconfigured { self.resync_interval } else { MIN_RETRY };
                     retry.next_delay(min, self.resync_interval).saturating_sub(MIN_RETRY)
                 }
             };
+            drop(turn);
+            tokio::time::sleep(pause).await;
             tokio::select! {
                 () = event.notified() => {}
                 () = tokio::time::sleep(requeue_after) => {}
@@ -129,6 +143,70 @@ impl Reconciler {
         }
     }
 
+    /// Waits until the source Secret may be read: nothing can be planned without it, so nothing else is requested before. A refusal is
+    /// reported once, and the permission is then asked for at each resync interval.
+    ///
+    /// # Errors
+    /// When the GatewaySecret is not reconciled any more.
+    async fn wait_for_permission(&mut self, mut is_reported: bool) -> Result<(), RecvError> {
+        // With a conflict nothing is read.
+        while !self.is_permitted && !self.input.borrow_and_update().has_conflict {
+            let turn = self.budget.ask().await;
+            let entry = self.input.borrow().entry.clone();
+            match Box::pin(self.ask(&entry, is_reported)).await {
+                None => self.is_permitted = true,
+                Some(requests) => self.permissions.wait_after_refusal(requests).await,
+            }
+            drop(turn);
+            self.permissions.record(&entry, self.is_permitted);
+            if !self.is_permitted {
+                is_reported = true;
+                tokio::select! {
+                    () = tokio::time::sleep(self.resync_interval) => {}
+                    changed = backoff::wait_for_change(&mut self.input, Some(&entry)) => {
+                        changed?;
+                        is_reported = false;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the source Secret may be read: `None`, or else the number of requests that were spent.
+    async fn ask(&mut self, entry: &Entry, is_reported: bool) -> Option<u32> {
+        // Its name is unknown until it is derived, which the same Role permits.
+        let name = if entry.source_name().is_empty() { entry.managed_name() } else { entry.source_name() };
+        if is_reported {
+            let secret = (entry.namespace.as_str(), name);
+            return (!permission::is_granted(&self.budget.client, SourceKind::Secret, secret).await).then_some(1);
+        }
+        let secrets = cluster_state::secrets(&self.budget.client, &entry.namespace);
+        let read = timeout(RECONCILE_TIMEOUT, cluster_state::get(&secrets, "secrets", name)).await;
+        // A reconcile reports any other failure.
+        let refusal = read.ok()?.err().filter(|error| error.has_code(403))?;
+        let source = SourceOutcome::Unreadable(refusal.check_result());
+        self.checks.record(&self.input.borrow(), source, Some(&refusal));
+        let _ = timeout(RECONCILE_TIMEOUT, self.report_error(&refusal)).await;
+        Some(REPORTED_REFUSAL)
+    }
+
+    /// Watches what was read. Without a permit, changes are found at each resync.
+    fn watch(&mut self, names: &WatchedNames, event: &Arc<Notify>) -> Option<(JoinSet<()>, OwnedSemaphorePermit)> {
+        let entry = &self.input.borrow().entry;
+        let permit = self.budget.watch(names.number());
+        if permit.is_none() && !std::mem::replace(&mut self.is_unwatched, true) {
+            let Entry { namespace, name, .. } = entry;
+            tracing::info!(
+                namespace,
+                name,
+                "not watched: its namespace has too many watches. Changes are found at each resync"
+            );
+        }
+        let permit = permit?;
+        Some((watches::start(&self.budget.client, entry, names.clone(), event), permit))
+    }
+
     /// Reads the cluster, plans, and applies the steps. Returns when to reconcile again although nothing changes.
     async fn reconcile(&mut self) -> Result<Option<Duration>, AgentError> {
         let ReconcileInput { entry: known, has_conflict } = self.input.borrow_and_update().clone();
@@ -137,8 +215,10 @@ impl Reconciler {
             return Ok(None);
         }
         let Some(mut entry) = self.get_current(&known).await? else { return Ok(None) };
-        let resolved = resolution::read(&self.client, &entry).await.inspect_err(|error| {
+        let resolved = resolution::read(&self.budget.client, &entry).await.inspect_err(|error| {
             if matches!(error, AgentError::Unresolved(_)) {
+                // Its Certificate was read, and is watched.
+                self.is_read = true;
                 self.source = SourceOutcome::Unreadable(error.check_result());
             }
         })?;
@@ -149,18 +229,19 @@ impl Reconciler {
             self.write_status(&entry, &status).await?;
             return Ok(Some(DEBOUNCE));
         }
-        let read = cluster_state::read_source_secret(&self.client, &entry).await;
+        let read = cluster_state::read_source_secret(&self.budget.client, &entry).await;
         let source = read.inspect_err(|error| self.source = SourceOutcome::Unreadable(error.check_result()))?;
         self.source = SourceOutcome::Read(CheckResult::Ok);
         let has_explicit_target = entry.policy.probe.target.is_some();
         let probe = snapshot.probe(&entry);
         // A derived target is used as if it were in the policy.
         entry.policy.probe.target = probe.as_ref().ok().map(|probe| probe.reach.clone());
-        let mut state = ClusterState::read(&self.client, &entry, source, snapshot.readers(&entry)).await?;
-        let bundle_targets = trust_bundles::read(&self.client, &entry).await;
+        let mut state = ClusterState::read(&self.budget.client, &entry, source, snapshot.readers(&entry)).await?;
+        self.is_read = true;
+        let bundle_targets = trust_bundles::read(&self.budget.client, &entry).await;
         state.bundle_readers = trust_bundles::readers(&entry, &bundle_targets);
         match &probe {
-            Ok(probe) => match self.prober.probe(&self.client, &entry, probe, &state).await {
+            Ok(probe) => match self.prober.probe(&self.budget.client, &entry, probe, &state).await {
                 Ok(result) => state.probe_result = result,
                 Err(error) if error.has_code(403) && !has_explicit_target => {
                     state.not_probed = Some(error.condition_message());
@@ -180,9 +261,13 @@ impl Reconciler {
         // The journal is stored before the steps: a kill in between makes waits longer, never shorter.
         if plan.journal != state.journal {
             self.ensure_leader()?;
-            apply::store_journal(&self.client, &entry, &state, &plan.journal).await?;
+            apply::store_journal(&self.budget.client, &entry, &state, &plan.journal).await?;
         }
-        let observed = observe_status(&entry, state.stored_objects().chain(snapshot.of(&entry)), now);
+        let mut known = entry.clone();
+        if let Some(namespaces) = &mut known.status.workload_namespaces {
+            namespaces.retain(|namespace| !snapshot.is_unserved(&entry, namespace));
+        }
+        let observed = observe_status(known, state.stored_objects().chain(snapshot.of(&entry)), now);
         let mut status = rotation::report(&entry, &plan, observed, now);
         if let Some(found) = self.rollouts.borrow_and_update().get(&(entry.namespace.clone(), entry.name.clone())) {
             rotation::rollouts::tell(&entry, found, &mut status, now);
@@ -200,7 +285,7 @@ impl Reconciler {
         let steps = if outcome.is_ok() { plan.steps.as_slice() } else { &[] };
         for step in steps {
             self.ensure_leader()?;
-            outcome = apply::apply_step(&self.client, &entry, &state, step, now).await;
+            outcome = apply::apply_step(&self.budget.client, &entry, &state, step, now).await;
             if outcome.is_err() {
                 break;
             }
@@ -270,13 +355,13 @@ impl Reconciler {
     }
 
     async fn write_status(&self, entry: &Entry, status: &GatewaySecretStatus) -> Result<(), AgentError> {
-        let write = apply::store_status(&self.client, entry, status);
+        let write = apply::store_status(&self.budget.client, entry, status);
         timeout(STATUS_TIMEOUT, write).await.unwrap_or(Err(AgentError::NoAnswer))
     }
 
     /// The stored GatewaySecret. The known one may be outdated while the watch is interrupted.
     async fn get_current(&self, known: &Entry) -> Result<Option<Entry>, AgentError> {
-        let read = cluster::current(self.client.clone(), known).await;
+        let read = cluster::current(self.budget.client.clone(), known).await;
         let mut entry = read.map_err(|error| AgentError::api("get", "gatewaysecrets", &known.name, error))?;
         if let (Some(entry), Some(legacy)) = (&mut entry, self.legacy_copy) {
             entry.spec.mode = if legacy { crate::api::Mode::Copy } else { crate::api::Mode::Bundle };
@@ -294,7 +379,7 @@ impl Reconciler {
         rotation::set(&entry, &mut status, rotation::SYNCED, condition, now);
         rotation::fit(&entry, &mut status, now);
         if status != entry.status && self.ensure_leader().is_ok() {
-            match apply::store_status(&self.client, &entry, &status).await {
+            match apply::store_status(&self.budget.client, &entry, &status).await {
                 Ok(()) => self.recorder.record(&entry, rotation::notices(&entry, &status, &[])),
                 // The next reconcile writes it.
                 Err(error) => tracing::debug!("{error}"),

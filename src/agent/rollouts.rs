@@ -15,7 +15,8 @@ use tokio::time::{sleep, timeout};
 use super::cluster_state::objects;
 use super::events::EventRecorder;
 use super::lease::Leadership;
-use super::{AgentError, FIELD_MANAGER, RECONCILE_TIMEOUT, Settings};
+use super::permission::Permissions;
+use super::{AgentError, FIELD_MANAGER, GRANT_DEBOUNCE, RECONCILE_TIMEOUT, Settings};
 use crate::api::names::RESYNC_REQUESTED_AT;
 use crate::api::{RestartMode, WorkloadKind};
 use crate::registry::{Entry, Registry};
@@ -35,16 +36,18 @@ pub(super) async fn run(
     cache: &RegistryCache,
     leadership: &Leadership,
     settings: &Settings,
-    recorder: &EventRecorder,
+    (recorder, permissions): (&EventRecorder, &Permissions),
     sender: watch::Sender<Arc<RolloutStatuses>>,
 ) {
     let controller = RolloutController { client, leadership, recorder };
     let mut statuses = RolloutStatuses::new();
     let mut failures: BTreeMap<String, String> = BTreeMap::new();
+    let mut granted = permissions.subscribe();
     loop {
+        granted.mark_unchanged();
         let registry = cache.wait_for_registry().await;
         let mut by_namespace: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
-        for entry in registry.entries().iter().filter(|entry| settings.includes(entry)) {
+        for entry in registry.entries().iter().filter(|entry| permissions.has(entry)) {
             by_namespace.entry(&entry.namespace).or_default().push(entry);
         }
         statuses.retain(|known, _| by_namespace.values().flatten().any(|entry| key(entry) == *known));
@@ -73,7 +76,10 @@ pub(super) async fn run(
             *before = Arc::new(statuses.clone());
             is_new
         });
-        sleep(settings.poll.saturating_mul(intervals).max(Duration::from_millis(1))).await;
+        tokio::select! {
+            () = sleep(settings.poll.saturating_mul(intervals).max(Duration::from_millis(1))) => {}
+            _ = granted.changed() => sleep(GRANT_DEBOUNCE.min(settings.poll)).await,
+        }
     }
 }
 

@@ -13,11 +13,12 @@ use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::apply::apply_params;
+use super::budget::Budgets;
 use super::cluster_state::{get, objects};
 use super::events::{EventRecorder, reference};
 use super::lease::Leadership;
@@ -37,21 +38,32 @@ type Key = (String, String);
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 /// Events within this time cause one reconcile.
 const DEBOUNCE: Duration = Duration::from_millis(20);
+/// Time until deferred TrustConsumers are read, if the budgets allow it then.
+const DEFERRED_INTERVAL: Duration = Duration::from_secs(1);
+/// The most TrustConsumers of one namespace that are read in one reconcile. Further ones follow in the next, after other namespaces.
+const MAX_READ: usize = 16;
 /// The most restarts in one reconcile. Further ones follow in the next, after everything was read again.
 const MAX_RESTARTS: usize = 16;
 
 /// Reconciles all TrustConsumers, in rounds: at each change of one, or of an object that it names, and at each resync interval.
-pub(super) async fn run(client: &Client, leadership: &Leadership, settings: &Settings, recorder: &EventRecorder) {
+pub(super) async fn run(
+    (client, budgets): (&Client, &Budgets),
+    leadership: &Leadership,
+    settings: &Settings,
+    recorder: &EventRecorder,
+) {
     let trigger = Arc::new(Trigger::default());
     let mut watches = JoinSet::new();
     watches.spawn(watch_consumers(client.clone(), trigger.clone()));
     let mut controller = ConsumerController {
         client,
+        budgets,
         leadership,
         settings,
         recorder,
         trigger: trigger.clone(),
         known: BTreeMap::new(),
+        deferred: BTreeSet::new(),
         consumers: Consumers::new(),
     };
     let mut resync_at = Instant::now();
@@ -135,17 +147,24 @@ struct KnownConsumer {
     generation: Option<i64>,
     spec: TrustConsumerSpec,
     status: TrustConsumerStatus,
-    /// Watches of the objects that it loads. They end when dropped.
-    _watches: JoinSet<()>,
+    /// When the objects that it names were read last.
+    read_at: Option<Instant>,
+    /// Whether a read of what it loads was refused.
+    is_refused: bool,
+    /// Watches of the objects that it loads, once they were read. They end when dropped.
+    watches: Option<(JoinSet<()>, OwnedSemaphorePermit)>,
 }
 
 struct ConsumerController<'r> {
     client: &'r Client,
+    budgets: &'r Budgets,
     leadership: &'r Leadership,
     settings: &'r Settings,
     recorder: &'r EventRecorder,
     trigger: Arc<Trigger>,
     known: BTreeMap<Key, KnownConsumer>,
+    /// Those that have to be read, when the budgets allow it.
+    deferred: BTreeSet<Key>,
     consumers: Consumers,
 }
 
@@ -153,16 +172,18 @@ impl ConsumerController<'_> {
     /// Reads what may have changed, stores what the workloads have loaded, and then restarts workloads.
     async fn round(&mut self, is_resync: bool) -> Result<(), AgentError> {
         let mut keys = self.trigger.take();
+        keys.append(&mut self.deferred);
         if is_resync {
             keys = self.list().await?;
         } else {
             let pending = self.consumers.iter().filter(|(_, state)| state.pending_since.is_some());
             keys.extend(pending.map(|(key, _)| key.clone()));
-            for key in &keys {
+        }
+        let keys = self.within_budget(keys);
+        for key in &keys {
+            if !is_resync {
                 self.get(key).await?;
             }
-        }
-        for key in &keys {
             self.observe(key).await;
         }
         for _ in 0..MAX_RESTARTS {
@@ -178,13 +199,35 @@ impl ConsumerController<'_> {
         Ok(())
     }
 
+    /// Those that may be read now, in the order of their last reads. The others are deferred.
+    fn within_budget(&mut self, keys: BTreeSet<Key>) -> Vec<Key> {
+        let mut keys: Vec<_> = keys.into_iter().collect();
+        keys.sort_by_key(|key| self.known.get(key).and_then(|known| known.read_at));
+        let mut of_namespace: BTreeMap<String, usize> = BTreeMap::new();
+        let (now, later): (Vec<_>, Vec<_>) = keys.into_iter().partition(|key| {
+            let known = self.known.get(key);
+            // Rollouts in progress count for the limit of concurrent restarts.
+            if known.is_some_and(|known| known.status.workloads.iter().any(|one| one.rollout.is_some())) {
+                return true;
+            }
+            let number = of_namespace.entry(key.0.clone()).or_default();
+            *number += 1;
+            *number <= MAX_READ
+                && self.budgets.of(&key.0).is_within()
+                && (known.is_none_or(|known| !known.is_refused) || self.budgets.ask_again())
+        });
+        self.deferred.extend(later);
+        now
+    }
+
     /// The time until the next reconcile, if nothing changes.
     fn requeue_after(&self) -> Option<Duration> {
         let now = Timestamp::now();
         let wake = consumer::wake(&self.consumers, now);
         let wake = wake.map(|wake| Duration::try_from(wake.duration_since(now)).unwrap_or_default());
         let rolling = self.known.values().flat_map(|known| &known.status.workloads).any(|one| one.rollout.is_some());
-        wake.into_iter().chain(rolling.then_some(PROGRESS_INTERVAL)).min()
+        let deferred = (!self.deferred.is_empty()).then_some(DEFERRED_INTERVAL);
+        wake.into_iter().chain(rolling.then_some(PROGRESS_INTERVAL)).chain(deferred).min()
     }
 
     /// Lists all TrustConsumers. Returns their keys.
@@ -205,7 +248,7 @@ impl ConsumerController<'_> {
     }
 
     async fn get(&mut self, key: &Key) -> Result<(), AgentError> {
-        let api: Api<TrustConsumer> = Api::namespaced(self.client.clone(), &key.0);
+        let api: Api<TrustConsumer> = Api::namespaced(self.budgets.of(&key.0).client.clone(), &key.0);
         let read = timeout(RECONCILE_TIMEOUT, api.get_opt(&key.1)).await.map_err(|_| AgentError::NoAnswer)?;
         let read = read.map_err(|error| AgentError::api("get", "trustconsumers.trustspan.dev", &key.1, error))?;
         self.know(key, read);
@@ -217,11 +260,14 @@ impl ConsumerController<'_> {
         let object = object.filter(|object| object.metadata.deletion_timestamp.is_none() && is_included);
         let Some(TrustConsumer { metadata, spec, status }) = object else { return self.forget(key) };
         let before = self.known.remove(key).filter(|known| known.spec.loads == spec.loads);
+        let (read_at, is_refused) = before.as_ref().map_or((None, false), |known| (known.read_at, known.is_refused));
         let known = KnownConsumer {
             uid: metadata.uid,
             created: metadata.creation_timestamp.map(|time| time.0),
             generation: metadata.generation,
-            _watches: before.map_or_else(|| self.watch(key, &spec.loads), |known| known._watches),
+            read_at,
+            is_refused,
+            watches: before.and_then(|known| known.watches),
             spec,
             status: status.unwrap_or_default(),
         };
@@ -234,11 +280,14 @@ impl ConsumerController<'_> {
         self.recorder.metrics.consumers.forget(key);
     }
 
-    /// Watches the objects that a TrustConsumer names, by name: the agent may read no others.
-    fn watch(&self, key: &Key, loads: &[LoadedObject]) -> JoinSet<()> {
+    /// Watches the objects that a TrustConsumer loads, by name: the agent may read no others. `None` when the namespace has too many
+    /// watches: changes are then found at each resync.
+    fn watch(&self, key: &Key, loads: &[LoadedObject]) -> Option<(JoinSet<()>, OwnedSemaphorePermit)> {
+        let budget = self.budgets.of(&key.0);
+        let permit = budget.watch(loads.len())?;
         let mut watches = JoinSet::new();
         for LoadedObject { kind, name, .. } in loads {
-            let (client, trigger, changed) = (self.client.clone(), self.trigger.clone(), key.clone());
+            let (client, trigger, changed) = (budget.client.clone(), self.trigger.clone(), key.clone());
             let mark = move || trigger.mark(changed.clone());
             match kind {
                 SourceKind::Secret => {
@@ -251,7 +300,7 @@ impl ConsumerController<'_> {
                 }
             }
         }
-        watches
+        Some((watches, permit))
     }
 
     /// Reads what a TrustConsumer names.
@@ -260,16 +309,22 @@ impl ConsumerController<'_> {
         let namespace = &key.0;
         let mut stored = Vec::new();
         for LoadedObject { kind, name, .. } in &known.spec.loads {
-            stored.push(self.read(namespace, ("", kind.name(), kind.plural()), name).await);
+            stored.push(match refusal(&stored) {
+                Some(refusal) => Err(refusal.clone()),
+                None => self.read(namespace, ("", kind.name(), kind.plural()), name).await,
+            });
         }
+        let refusal = refusal(&stored).cloned();
         let same_namespace = self.known.iter().filter(|((other, _), _)| other == namespace);
         let owners = owners(same_namespace.map(|((_, name), known)| (known.created, name.as_str(), &known.spec)));
         let mut workloads = Vec::new();
         for workload in &known.spec.workloads {
             let WorkloadRef { kind, name } = workload;
-            workloads.push(match owners.get(workload).filter(|owner| **owner != key.1) {
-                Some(owner) => Err(Absence::Owned((*owner).to_owned())),
-                None => match self.read(namespace, ("apps", kind.name(), kind.plural()), name).await {
+            let owner = owners.get(workload).filter(|owner| **owner != key.1);
+            workloads.push(match (owner, &refusal) {
+                (Some(owner), _) => Err(Absence::Owned((*owner).to_owned())),
+                (None, Some(refusal)) => Err(Absence::Unread(refusal.clone())),
+                (None, None) => match self.read(namespace, ("apps", kind.name(), kind.plural()), name).await {
                     Ok(object) => object.ok_or(Absence::Missing),
                     Err(failure) => Err(Absence::Unread(failure)),
                 },
@@ -279,6 +334,14 @@ impl ConsumerController<'_> {
         let content = Content::read(&known.spec, &stored, now);
         let state = ConsumerState::observe(&known.spec, &known.status, content, workloads, now);
         self.consumers.insert(key.clone(), state);
+        let watches = match known.watches {
+            None if refusal.is_none() => self.watch(key, &known.spec.loads),
+            _ => None,
+        };
+        if let Some(known) = self.known.get_mut(key) {
+            (known.read_at, known.is_refused) = (Some(Instant::now()), refusal.is_some());
+            known.watches = if known.is_refused { None } else { watches.or(known.watches.take()) };
+        }
     }
 
     async fn read(
@@ -287,7 +350,7 @@ impl ConsumerController<'_> {
         (group, kind, plural): (&str, &str, &'static str),
         name: &str,
     ) -> Result<Option<Value>, ReadFailure> {
-        let api = objects(self.client, namespace, group, "v1", kind);
+        let api = objects(&self.budgets.of(namespace).client, namespace, group, "v1", kind);
         let read = timeout(RECONCILE_TIMEOUT, get(&api, plural, name)).await.unwrap_or(Err(AgentError::NoAnswer));
         let mut object = read.map_err(|error| failure(&error))?;
         if let Some(object) = &mut object {
@@ -314,7 +377,7 @@ impl ConsumerController<'_> {
             if !self.leadership.is_leader() {
                 return Err(AgentError::NotLeading);
             }
-            match store_status(self.client, key, &status).await {
+            match store_status(&self.budgets.of(&key.0).client, key, &status).await {
                 Ok(()) => {
                     let regarding = reference("TrustConsumer", &key.0, &key.1, known.uid.clone());
                     self.recorder.record_on(&regarding, consumer::events(&known.status, &status));
@@ -386,6 +449,11 @@ impl ConsumerController<'_> {
 fn now() -> Timestamp {
     let now = Timestamp::now();
     Timestamp::from_second(now.as_second()).unwrap_or(now)
+}
+
+/// The first read that was refused: nothing further is requested then.
+fn refusal(stored: &[Result<Option<Value>, ReadFailure>]) -> Option<&ReadFailure> {
+    stored.iter().filter_map(|read| read.as_ref().err()).find(|failure| failure.reason == "Forbidden")
 }
 
 fn failure(error: &AgentError) -> ReadFailure {

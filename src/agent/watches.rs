@@ -16,7 +16,7 @@ use crate::registry::Entry;
 use crate::store::{cluster, watch};
 
 /// Watches the objects that a GatewaySecret's rotation depends on: Secrets and ConfigMaps by name, cert-manager's Certificates, and
-/// TrustConsumers and MirroredFiles.
+/// TrustConsumers and MirroredFiles. Each watch notifies once it has listed its objects, so a change since they were read is noticed.
 pub(super) fn start(client: &Client, entry: &Entry, names: WatchedNames, event: &Arc<Notify>) -> JoinSet<()> {
     let mut watches = JoinSet::new();
     let WatchedNames { secrets, config_maps, namespaces, consumer_namespaces } = names;

@@ -51,9 +51,13 @@ mod secrets;
 mod several_signers;
 mod several_signers_cadence;
 mod stage;
+mod tenants;
 mod trust_consumer;
 mod trust_consumer_fleet;
 mod trust_loaders;
+#[allow(dead_code)] // The measurements need more of it.
+#[path = "../scale/usage.rs"]
+mod usage;
 mod wakes;
 mod workloads;
 
@@ -93,6 +97,7 @@ const MODULES: &[&[Case]] = &[
     secrets::CASES,
     several_signers::CASES,
     several_signers_cadence::CASES,
+    tenants::CASES,
     trust_consumer::CASES,
     trust_consumer_fleet::CASES,
     trust_loaders::CASES,
