@@ -140,6 +140,10 @@ fn bootstrap(listener: &Value, servers: SocketAddr, upstreams: &[Upstream<'_>]) 
             "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
             "stat_prefix": "http",
             "route_config": { "virtual_hosts": [{ "name": "all", "domains": ["*"], "routes": routes }] },
+            // By default the text of a response does not say why a handshake failed.
+            "local_reply_config": { "body_format": {
+                "text_format_source": { "inline_string": "%UPSTREAM_TRANSPORT_FAILURE_REASON%" },
+            } },
             "http_filters": [{ "name": "router", "typed_config": {
                 "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
             } }],
