@@ -24,6 +24,7 @@ mod run;
 mod servers;
 mod testbed;
 mod texts;
+mod upstream;
 
 use std::{
     env,

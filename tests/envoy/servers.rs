@@ -1,24 +1,9 @@
 //! Trial `server_chains`: Envoy as a client with the bundle of a case, and servers that present the chains of its probes.
 
-use std::{
-    collections::BTreeMap,
-    io::{Read, Write},
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
-    sync::Arc,
-    thread,
-    time::Duration,
-};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
-use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
-use rustls::{
-    ServerConfig, ServerConnection, StreamOwned,
-    crypto::aws_lc_rs,
-    server::{ClientHello, ResolvesServerCert},
-    sign::CertifiedKey,
-};
-use serde_json::{Value, json};
 use trustspan::trust::{
     bundle,
     chain::{Purpose, Refused},
@@ -31,16 +16,12 @@ use crate::{
     pki::{Identity, Keys, Kind, Spec, Usage},
     proxy::Content,
     run::Table,
-    testbed::{Envoy, Scratch, Seed},
+    testbed::Seed,
+    upstream::{BATCH, Client, Upstream},
 };
 
 /// The name that a client requests.
 const HOST: &str = "client.example";
-/// Longer than any handshake on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Concurrent servers, each with its own cluster in Envoy.
-const BATCH: usize = 1_200;
 /// Named servers that Envoy accepts, and rustls and browsers do not: wildcards as a part of a label, or directly below
 /// the top-level domain.
 const WILD: &[&str] = &["server-wildcard-part", "server-wildcard-top"];
@@ -61,6 +42,11 @@ struct Call {
 }
 
 impl Call {
+    fn upstream(&self) -> Upstream<'_> {
+        let Self { ca, crl, hosts, server, .. } = self;
+        Upstream { ca, crl: crl.as_deref(), hosts, identity: Arc::clone(&server.identity) }
+    }
+
     fn may_be_stricter(&self) -> bool {
         WILD.contains(&self.name.as_str()) || self.name.starts_with(&format!("server-{DRAWN}"))
     }
@@ -88,13 +74,11 @@ pub(crate) fn run(count: usize, only: Option<&str>, table: &mut Table) -> Result
 }
 
 fn compare(calls: &[Call], table: &mut Table) -> Result<Vec<String>> {
-    let keys = calls.iter().enumerate().map(|(number, call)| (sni(number), Arc::clone(&call.server.identity)));
-    let address = serve(Names(keys.collect()))?;
-    let scratch = Scratch::new()?;
-    let envoy = Envoy::start_from(&scratch, "client", |listener| bootstrap(listener, address, calls))?;
+    let upstreams: Vec<_> = calls.iter().map(Call::upstream).collect();
+    let client = Client::start(&upstreams)?;
     let mut disagreements = Vec::new();
     for (number, call) in calls.iter().enumerate() {
-        let seen = ask(envoy.address(), number).with_context(|| call.name.clone())?;
+        let seen = client.ask(number).with_context(|| call.name.clone())?;
         let bundle = bundle::read(&call.ca);
         let purpose = Purpose::Server { hosts: &call.hosts };
         let said = expect::judged(&bundle, call.crl.as_deref(), &call.server, purpose, Timestamp::now());
@@ -205,99 +189,4 @@ fn drawn(seed: &mut Seed) -> (String, String) {
     let labels: Vec<_> = labels.collect();
     let (names, hosts): (Vec<_>, Vec<_>) = labels.into_iter().unzip();
     (format!("{}.example", names.join(".")), format!("{}.example", hosts.join(".")))
-}
-
-/// The SNI of a server.
-fn sni(number: usize) -> String {
-    format!("server-{number}.test")
-}
-
-/// Selects the pair of a server by its SNI.
-#[derive(Debug)]
-struct Names(BTreeMap<String, Arc<CertifiedKey>>);
-
-impl ResolvesServerCert for Names {
-    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.0.get(hello.server_name()?).cloned()
-    }
-}
-
-/// Starts all servers on one port. They end with this process.
-fn serve(names: Names) -> Result<SocketAddr> {
-    let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
-        .with_cert_resolver(Arc::new(names));
-    let (config, listener) = (Arc::new(config), TcpListener::bind(("127.0.0.1", 0))?);
-    let address = listener.local_addr()?;
-    thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let config = Arc::clone(&config);
-            // A client that refuses the server closes the connection, which is not an error.
-            thread::spawn(move || respond(stream, config).ok());
-        }
-    });
-    Ok(address)
-}
-
-fn respond(stream: TcpStream, config: Arc<ServerConfig>) -> Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let mut tls = StreamOwned::new(ServerConnection::new(config)?, stream);
-    tls.read_exact(&mut [0])?;
-    tls.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")?;
-    Ok(tls.flush()?)
-}
-
-/// Makes a request that Envoy forwards to a server. Returns Envoy's error message if it cannot.
-fn ask(envoy: SocketAddr, number: usize) -> Result<Result<(), String>> {
-    let mut stream = TcpStream::connect(envoy)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    write!(stream, "GET /{number}/ HTTP/1.1\r\nHost: servers\r\nConnection: close\r\n\r\n")?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
-    match text.split(' ').nth(1) {
-        Some("200") => Ok(Ok(())),
-        Some("503") => Ok(Err(text.lines().last().unwrap_or_default().to_owned())),
-        _ => bail!("expected 200 or 503, saw {text}"),
-    }
-}
-
-fn bootstrap(listener: &Value, servers: SocketAddr, calls: &[Call]) -> Value {
-    let at = json!({ "socket_address": { "address": servers.ip().to_string(), "port_value": servers.port() } });
-    let inline = |bytes: &[u8]| json!({ "inline_bytes": STANDARD.encode(bytes) });
-    let cluster = |(number, call): (usize, &Call)| {
-        let mut trust = json!({ "trusted_ca": inline(&call.ca) });
-        if let Some(crl) = &call.crl {
-            trust["crl"] = inline(crl);
-        }
-        let matcher = |host: &String| {
-            let kind = if host.parse::<IpAddr>().is_ok() { "IP_ADDRESS" } else { "DNS" };
-            json!({ "san_type": kind, "matcher": { "exact": host } })
-        };
-        trust["match_typed_subject_alt_names"] = call.hosts.iter().map(matcher).collect();
-        json!({
-            "name": sni(number), "type": "STATIC", "connect_timeout": "20s",
-            "load_assignment": { "cluster_name": sni(number), "endpoints": [{ "lb_endpoints": [{ "endpoint": { "address": at } }] }] },
-            // The TLS versions that istiod configures. By default, Envoy as a client does not use TLS 1.3.
-            "transport_socket": { "name": "tls", "typed_config": {
-                "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
-                "sni": sni(number),
-                "common_tls_context": { "validation_context": trust, "tls_params": { "tls_maximum_protocol_version": "TLSv1_3" } },
-            } },
-        })
-    };
-    let clusters: Vec<_> = calls.iter().enumerate().map(cluster).collect();
-    let route = |number| json!({ "match": { "prefix": format!("/{number}/") }, "route": { "cluster": sni(number) } });
-    let routes: Vec<_> = (0..calls.len()).map(route).collect();
-    json!({
-        "listeners": [{ "name": "client", "address": listener, "filter_chains": [{ "filters": [{ "name": "http", "typed_config": {
-            "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
-            "stat_prefix": "http",
-            "route_config": { "virtual_hosts": [{ "name": "all", "domains": ["*"], "routes": routes }] },
-            "http_filters": [{ "name": "router", "typed_config": {
-                "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
-            } }],
-        } }] }] }],
-        "clusters": clusters,
-    })
 }
