@@ -25,7 +25,7 @@ use crate::store::{CheckHandle, HealthState, RegistryCache, api_server, cluster,
 use crate::webhook::metrics::Metrics;
 use crate::webhook::server::{self, Drain, End, Signals};
 use crate::webhook::tls::{CERTIFICATE, KEY, ServingCertificate, ServingCertificateError};
-use crate::webhook::{Decide, Webhook, health_server, self_signed};
+use crate::webhook::{Decide, Limits, Webhook, health_server, self_signed};
 
 /// Serve the admission webhooks.
 ///
@@ -224,7 +224,10 @@ async fn serve(args: Args) -> Result<End, ServeError> {
     tracing::info!("listening on http://{}: /metrics, /livez, /readyz, /healthz", metrics.local_addr()?);
     tokio::spawn(certificate.follow(cert_dir, certificate_check));
     let severities = args.severity.severities();
-    let webhook = Webhook::new(registry, health, webhook_metrics, Decide::default(), severities, args.agent_username);
+    let limits = Limits::of_container();
+    tracing::info!("{limits}");
+    let webhook =
+        Webhook::new(registry, health, webhook_metrics, Decide::default(), severities, args.agent_username, limits);
     let default_delay = if args.directory.is_some() { Duration::ZERO } else { Duration::from_secs(5) };
     let drain = Drain { delay: args.drain_delay.unwrap_or(default_delay), timeout: args.drain_timeout };
     let refused = async {

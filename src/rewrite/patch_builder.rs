@@ -113,4 +113,4 @@ impl<'a> PatchBuilder<'a> {
 }
 
 /// Maximal size of all annotations of an object (`TotalAnnotationSizeLimitB` of apimachinery's validation).
-const ANNOTATIONS: usize = 256 * 1024;
+pub(super) const ANNOTATIONS: usize = 256 * 1024;

@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::annotation::{HASH, RECORD};
 use super::json_path::at;
 use super::kinds;
+use super::patch_builder::ANNOTATIONS;
 use crate::api::Kind;
 
 /// The result of undoing a rewrite.
@@ -45,9 +46,10 @@ pub fn undo(object: &Value) -> Option<Undo> {
     Some(Undo { patch: Patch(patch), passed_over: unfit.len() + unreadable })
 }
 
-/// The record of an object; empty if it is missing or cannot be read.
+/// The record of an object; empty if it is missing or cannot be read, or is longer than any that the API server stores.
 pub(super) fn recorded(object: &Value) -> Vec<PatchOperation> {
-    RECORD.read(object).and_then(|text| serde_json::from_str::<Patch>(text).ok()).unwrap_or_default().0
+    let text = RECORD.read(object).filter(|text| text.len() <= ANNOTATIONS);
+    text.and_then(|text| serde_json::from_str::<Patch>(text).ok()).unwrap_or_default().0
 }
 
 /// A recorded rename.

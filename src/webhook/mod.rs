@@ -3,10 +3,13 @@
 //! Every step is bounded, since any caller that reaches the port may send requests: connections and their timeouts ([`listener`]), requests in
 //! flight, size and time of the body ([`Webhook`]), nesting ([`review`]), labels ([`metrics`]).
 
+mod bounded_json;
+mod connections;
 pub mod health_server;
 mod limits;
 pub mod listener;
 pub mod metrics;
+mod queues;
 pub mod response;
 pub mod review;
 mod router;
@@ -14,5 +17,5 @@ pub mod self_signed;
 pub mod server;
 pub mod tls;
 
-pub use limits::BODY_LIMIT;
+pub use limits::{BODY_LIMIT, Limits};
 pub use router::{Decide, Webhook};
