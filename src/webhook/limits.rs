@@ -24,7 +24,7 @@ pub const BODY_LIMIT: usize = 20 * 1024 * 1024;
 /// Bytes of the largest body that waits in the queue of small reviews.
 pub(super) const SMALL_BODY: usize = 128 * 1024;
 /// A connection whose reviews take longer than this waits in the queue of large ones.
-pub(super) const COSTLY: Duration = Duration::from_millis(20);
+pub(super) const COSTLY: Duration = Duration::from_millis(100);
 /// Open connections of a port without admission requests.
 pub(super) const METRICS_CONNECTIONS: usize = 64;
 
@@ -36,6 +36,8 @@ pub(super) const WARNINGS: usize = 5;
 pub(super) const DENIALS: usize = 10;
 
 const MIB: usize = 1 << 20;
+/// The memory of the container in the manifests.
+const MEMORY: usize = 512 * MIB;
 
 /// The limits that depend on the memory of the process.
 ///
@@ -54,9 +56,9 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// The limits of a container with 512 MiB, as the manifests have it.
+    /// The limits of a container with at least as much memory as in the manifests: no review of an object that the API server stores needs more.
     fn default() -> Self {
-        Self::of(512 * MIB)
+        Self::of(MEMORY)
     }
 }
 
@@ -66,9 +68,9 @@ impl Limits {
         container_memory().map(Self::of).unwrap_or_default()
     }
 
-    /// The limits for a container with this much memory, in bytes. More than a GiB changes nothing.
+    /// The limits for a container with this much memory, in bytes. More than [`Limits::default`] has changes nothing.
     pub fn of(memory: usize) -> Self {
-        let memory = memory.min(1024 * MIB);
+        let memory = memory.min(MEMORY);
         Self {
             memory,
             review: memory / 8,
@@ -116,13 +118,13 @@ mod tests {
 
     #[test]
     fn limits_take_at_most_half_of_the_memory() {
-        for memory in [256 * MIB, 512 * MIB, 1024 * MIB] {
+        for memory in [256 * MIB, 384 * MIB, 512 * MIB] {
             let limits = Limits::of(memory);
             let all = 2 * limits.review + limits.bodies + limits.connections * 64 * 1024;
             assert!(all <= memory / 2, "{limits}");
             assert!(limits.large_bodies() >= BODY_LIMIT, "{limits}");
         }
-        assert_eq!(Limits::of(usize::MAX), Limits::of(1024 * MIB));
+        assert_eq!(Limits::of(usize::MAX), Limits::default());
         assert_eq!(
             Limits::default().to_string(),
             "limits for 512 MiB of memory: 64 MiB for a review, 32 MiB for bodies, 1024 connections"

@@ -4,6 +4,7 @@
 //! flight, size and time of the body ([`Webhook`]), nesting ([`review`]), labels ([`metrics`]).
 
 mod bounded_json;
+pub mod client_ca;
 mod connections;
 pub mod health_server;
 mod limits;

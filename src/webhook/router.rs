@@ -310,10 +310,11 @@ impl HeldBody {
         if !self.connections.grow_body(&self.connection, chunk.len()) {
             return Err(evicted());
         }
-        // Announcing a long body takes no memory, and the last allocation is not larger than the body.
+        // Announcing a long body takes no memory. The last allocation is as large as the body, and few copies precede it, since an allocator
+        // keeps them for a while.
         let needed = self.bytes.len() + chunk.len();
         if needed > self.bytes.capacity() {
-            let wanted = announced.unwrap_or(BODY_LIMIT).min(2 * needed).max(needed);
+            let wanted = announced.unwrap_or(BODY_LIMIT).min(16 * needed).max(needed);
             self.bytes.reserve_exact(wanted - self.bytes.len());
         }
         self.bytes.extend_from_slice(chunk);

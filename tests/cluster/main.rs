@@ -27,6 +27,7 @@ mod bed;
 mod break_glass;
 mod ca_bundles;
 mod certgen;
+mod client_auth;
 mod clients;
 mod config_maps;
 mod connectivity;
@@ -75,6 +76,7 @@ const MODULES: &[&[Case]] = &[
     break_glass::CASES,
     ca_bundles::CASES,
     certgen::CASES,
+    client_auth::CASES,
     clients::CASES,
     config_maps::CASES,
     connectivity::CASES,
