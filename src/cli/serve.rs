@@ -183,7 +183,7 @@ async fn serve(args: Args) -> Result<End, ServeError> {
     if let Some(client_ca) = &client_ca {
         tokio::spawn(client_ca.clone().follow(health.add("client-ca", Requirement::AtStart)));
     }
-    let config = certificate.server_config(client_ca)?;
+    let config = certificate.server_config(client_ca.map(|clients| clients as _))?;
     let mut webhook_metrics =
         Metrics::new(registry.clone(), Some(certificate.clone())).with(health_server::collector(health.clone()));
     match &args.directory {

@@ -10,10 +10,9 @@ use std::collections::HashSet;
 use json_patch::{Patch, PatchOperation};
 use serde_json::Value;
 
-use super::annotation::{HASH, RECORD};
+use super::annotation::{ANNOTATIONS, HASH, RECORD};
 use super::json_path::at;
 use super::kinds;
-use super::patch_builder::ANNOTATIONS;
 use crate::api::Kind;
 
 /// The result of undoing a rewrite.

@@ -96,19 +96,19 @@ impl<'b> Room<'b> {
     /// Counts an item before it is added. `grown` is the next capacity.
     fn add<E: Error>(&mut self, grown: fn(usize) -> usize) -> Result<(), E> {
         if self.length == self.capacity {
-            let old = self.held();
+            let old = self.counted();
             self.capacity = grown(self.capacity);
             // Both allocations exist while the items are moved.
-            self.budget.charge(self.held())?;
+            self.budget.charge(self.counted())?;
             self.budget.refund(old);
         }
-        let old = self.held();
+        let old = self.counted();
         self.length += 1;
-        self.budget.charge(self.held() - old)
+        self.budget.charge(self.counted() - old)
     }
 
     /// The bytes of the allocation that count.
-    fn held(&self) -> usize {
+    fn counted(&self) -> usize {
         let all = self.capacity * self.item;
         if all <= WHOLE { all } else { self.length * self.item }
     }

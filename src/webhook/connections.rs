@@ -2,7 +2,7 @@
 //!
 //! A new connection is never refused for one that has not sent a complete request: the oldest such connection of the address that has the most
 //! of them is closed instead. A caller that sends its request within milliseconds is served, also next to a thousand slow
-//! ones of its own address.
+//! ones of the same address.
 
 use std::collections::HashMap;
 use std::future::poll_fn;

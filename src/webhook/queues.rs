@@ -129,7 +129,7 @@ mod tests {
         let mut order = Vec::new();
         while order.len() < waiting.len() {
             let left = (0..waiting.len()).filter(|number| !order.contains(number));
-            // Its place is given back at once.
+            // Its place is free again at once.
             order.extend(
                 left.collect::<Vec<_>>().into_iter().find(|&number| waiting[number].as_mut().now_or_never().is_some()),
             );

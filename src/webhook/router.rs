@@ -15,12 +15,12 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures::StreamExt;
 use jiff::Timestamp;
-use tokio::task::spawn_blocking;
+use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::timeout;
 
 use super::connections::{Connection, Connections, Phase};
 use super::health_server::{scraped, with_health};
-use super::limits::{BODY_LIMIT, BODY_TIMEOUT, Limits};
+use super::limits::{BODY_LIMIT, BODY_TIMEOUT, Limits, SMALL_BODY};
 use super::metrics::{Metrics, ReviewedObject};
 use super::queues::{Place, Queues, Ticket};
 use super::response::answer;
@@ -82,7 +82,6 @@ struct HttpError(StatusCode, String);
 
 impl Webhook {
     /// A webhook that decides from `cache` and shows `health`, with cluster-wide `severities`. `agent` is the username of trustspan's agent.
-    #[allow(clippy::too_many_arguments)]
     pub fn new(
         cache: Arc<RegistryCache>,
         health: Arc<HealthState>,
@@ -175,7 +174,7 @@ impl Webhook {
         // A router without a port has no connections.
         let connection = request.extensions().get::<Arc<Connection>>().cloned();
         let connection = connection.unwrap_or_else(|| Connection::new(Ipv4Addr::UNSPECIFIED.into()));
-        let mut body = HeldBody { bytes: Vec::new(), connection, connections: self.connections.clone() };
+        let mut body = RequestBody { bytes: Vec::new(), connection, connections: self.connections.clone() };
         match timeout(BODY_TIMEOUT, body.read(request)).await {
             Ok(read) => read?,
             Err(_) => {
@@ -264,19 +263,19 @@ impl Drop for Stopwatch {
 }
 
 /// A body, whose bytes count as long as it is there.
-struct HeldBody {
+struct RequestBody {
     bytes: Vec<u8>,
     connection: Arc<Connection>,
     connections: Arc<Connections>,
 }
 
-impl Drop for HeldBody {
+impl Drop for RequestBody {
     fn drop(&mut self) {
         self.connections.release_body(&self.connection);
     }
 }
 
-impl HeldBody {
+impl RequestBody {
     async fn read(&mut self, request: HttpRequest) -> Result<(), HttpError> {
         let too_large =
             || HttpError(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {BODY_LIMIT} bytes"));
@@ -303,6 +302,10 @@ impl HeldBody {
                 return Err(too_large());
             }
             self.keep(&chunk, announced)?;
+            // Others go first: a fast client always has the next chunk ready.
+            if self.bytes.len() > SMALL_BODY {
+                yield_now().await;
+            }
         }
     }
 

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{ServerConfig, version};
@@ -20,7 +21,6 @@ use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 use zeroize::Zeroizing;
 
-use super::client_ca::ClientCa;
 use crate::health::{CheckResult, Requirement};
 use crate::store::CheckHandle;
 
@@ -111,7 +111,10 @@ impl ServingCertificate {
     ///
     /// # Errors
     /// If the crypto provider lacks one of the versions.
-    pub fn server_config(self: &Arc<Self>, clients: Option<Arc<ClientCa>>) -> Result<ServerConfig, rustls::Error> {
+    pub fn server_config(
+        self: &Arc<Self>,
+        clients: Option<Arc<dyn ClientCertVerifier>>,
+    ) -> Result<ServerConfig, rustls::Error> {
         let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_protocol_versions(&[&version::TLS13, &version::TLS12])?;
         let builder = match clients {
