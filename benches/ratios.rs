@@ -13,7 +13,7 @@ use trustspan::registry::Registry;
 use trustspan::store::directory::entry;
 use trustspan::store::manifest::{Chunk, Chunks};
 use trustspan::trust::{Severities, bundle, chain};
-use trustspan::webhook::{response::answer, review::Review};
+use trustspan::webhook::{Limits, response::answer, review::Review};
 
 /// For each pair.
 const TIME: Duration = Duration::from_millis(800);
@@ -150,7 +150,7 @@ fn json(text: &[u8]) {
 }
 
 fn answered(body: &[u8], decide: impl FnOnce(&Request<'_>) -> Decision) {
-    let review = Review::parse(body).expect("a review");
+    let review = Review::parse(body, Limits::default().review).expect("a review");
     let request = Request { in_guarded_namespace: true, ..review.request("agent") };
     black_box(answer(&review.uid, &decide(&request)).expect("an answer"));
 }
@@ -233,7 +233,7 @@ fn rewritten(text: &str, registry: &Registry) {
         .objects()
         .map(|object| {
             let review = review(&object.value);
-            let review = Review::parse(&review).expect("a review");
+            let review = Review::parse(&review, Limits::default().review).expect("a review");
             (object.pointer(), admission::mutate(&review.request("agent"), registry, Timestamp::now()).patch)
         })
         .collect();

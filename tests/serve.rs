@@ -7,9 +7,10 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{Client, Server, until};
+use support::{Client, Server, flood, until};
 
 const LIMIT: usize = 20 * 1024 * 1024;
 
@@ -118,7 +119,7 @@ fn broken_connections_do_no_harm() {
     let long = format!("GET /livez HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(600_000));
     for bytes in [&b"\x00\x01\x02\r\n\r\n"[..], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", long.as_bytes()] {
         let mut client = server.client();
-        client.send(bytes);
+        client.try_send(bytes);
         let status = client.answer().map_or(400, |a| a.status);
         assert!((400..500).contains(&status), "{status}");
         assert_serves(&server);
@@ -222,11 +223,90 @@ fn a_renewed_certificate_is_served_without_a_restart() {
     assert_eq!(open.get("/livez").status, 200, "a connection made under the old certificate goes on");
 }
 
+/// A CA, and certificates of it for clients with these common names: each with its key.
+fn clients<const N: usize>(names: [&str; N]) -> (String, [(String, String); N]) {
+    let mut params = rcgen::CertificateParams::default();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let issuer = rcgen::CertifiedIssuer::self_signed(params, rcgen::KeyPair::generate().unwrap()).unwrap();
+    let issued = names.map(|name| {
+        let mut params = rcgen::CertificateParams::default();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+        let key = rcgen::KeyPair::generate().unwrap();
+        (params.signed_by(&key, &issuer).unwrap().pem(), key.serialize_pem())
+    });
+    (issuer.pem(), issued)
+}
+
+#[test]
+fn only_named_clients_of_the_client_ca_get_further_than_tls() {
+    let (ca, [named, other]) = clients(["kube-apiserver-webhooks", "other"]);
+    let (next_ca, [next]) = clients(["kube-apiserver-webhooks"]);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("ca.crt");
+    fs::write(&file, &ca).unwrap();
+    let server =
+        Server::start(&["--client-ca-file", file.to_str().unwrap(), "--client-name", "kube-apiserver-webhooks"]);
+    // TLS 1.3 ends for the client before the server has read its certificate, so the rejection is seen by the first request.
+    let status = |identity: Option<&(String, String)>| {
+        let identity = identity.map(|(certificate, key)| (certificate.as_str(), key.as_str()));
+        server.try_client_with(identity).ok().and_then(|mut client| client.try_get("/livez"))
+    };
+    assert_eq!(status(Some(&named)), Some(200));
+    for stranger in [None, Some(&other), Some(&next)] {
+        assert_eq!(status(stranger), None);
+    }
+    assert_eq!(server.plain("/readyz").status, 200);
+    assert!(server.plain("/healthz?verbose").body.contains("[+]client-ca ok"));
+
+    fs::write(&file, "").unwrap();
+    until("the broken file is reported", || server.plain("/healthz").body.contains("[-]client-ca failed"));
+    assert_eq!(status(Some(&named)), Some(200), "the previous CAs stay in use");
+    fs::write(&file, &next_ca).unwrap();
+    until("the new CA is used", || status(Some(&next)) == Some(200));
+    assert_eq!(status(Some(&named)), None);
+    let (code, said) =
+        support::refused(&["-f", dir.path().to_str().unwrap(), "--port", "0", "--client-ca-file", "/nowhere"]);
+    assert_eq!(code, Some(1));
+    assert!(said.contains("--client-ca-file: /nowhere: "), "{said}");
+}
+
+#[test]
+fn attackers_do_not_keep_others_from_being_answered() {
+    let honest = flood::honest();
+    let mut attacks = flood::slow(1100);
+    attacks
+        .retain(|attack| ["slow bodies", "no request", "large bodies without an end"].contains(&attack.name.as_str()));
+    for unit in [r#"{"":0},"#, r#"{"":[0]},"#] {
+        attacks.push(flood::posts(unit, 2, "/mutate", flood::filled(unit, 4 << 20)));
+    }
+    for attack in &attacks {
+        let server = Server::start(&[]);
+        let seen = flood::attacked(&server, attack, flood::CALLER, Duration::from_secs(2), &honest);
+        assert!(seen.refused.is_empty(), "{}: {:?}", attack.name, seen.refused);
+        assert!(seen.answered.len() >= 16, "{}: {} answers", attack.name, seen.answered.len());
+        assert!(seen.peak < 256 << 20, "{}: {} bytes", attack.name, seen.peak);
+    }
+}
+
+#[test]
+fn judges_a_secret_of_as_many_keys_as_etcd_stores() {
+    let server = Server::start(&[]);
+    let (before, body) = (server.memory("VmRSS"), flood::update("Secret", &flood::keys(), &flood::keys()));
+    for path in ["/mutate", "/validate-guarded"] {
+        let answer = server.client().post(path, "application/json", body.as_bytes());
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+    let took = server.memory("VmHWM") - before;
+    assert!(took < 100 << 20, "{took} bytes");
+}
+
 #[test]
 fn drains_on_sigterm() {
     let mut server = Server::start(&["--drain-delay", "5s"]);
     let body = review("in-flight").to_string();
     let mut pooled = server.client();
+    until("it is ready", || server.plain("/readyz").status == 200);
     assert_eq!(pooled.get("/readyz").status, 200);
     let mut busy = server.client();
     let head = format!(

@@ -22,10 +22,11 @@ use crate::agent::{self, lease};
 use crate::api::names::AGENT_USERNAME;
 use crate::health::Requirement;
 use crate::store::{CheckHandle, HealthState, RegistryCache, api_server, cluster, directory, poll};
+use crate::webhook::client_ca::ClientCa;
 use crate::webhook::metrics::Metrics;
 use crate::webhook::server::{self, Drain, End, Signals};
 use crate::webhook::tls::{CERTIFICATE, KEY, ServingCertificate, ServingCertificateError};
-use crate::webhook::{Decide, Webhook, health_server, self_signed};
+use crate::webhook::{Decide, Limits, Webhook, health_server, self_signed};
 
 /// Serve the admission webhooks.
 ///
@@ -60,6 +61,16 @@ pub struct Args {
     /// in this directory.
     #[arg(long, value_name = "DIR", default_value = "certs")]
     cert_dir: PathBuf,
+
+    /// Require a client certificate of one of the CAs in this file on the HTTPS port. The file is reloaded when it changes.
+    ///
+    /// The API server shows a certificate if its AdmissionConfiguration says so; kubelets show none, so probes need the metrics port.
+    #[arg(long, value_name = "FILE")]
+    client_ca_file: Option<PathBuf>,
+
+    /// Accept only client certificates with this common name or DNS name. Can be given more than once.
+    #[arg(long = "client-name", value_name = "NAME", requires = "client_ca_file")]
+    client_names: Vec<String>,
 
     #[command(flatten)]
     severity: SeverityArgs,
@@ -112,6 +123,9 @@ pub enum ServeError {
     /// The serving certificate cannot be loaded.
     #[error("no serving certificate: {0}")]
     Certificate(#[from] ServingCertificateError),
+    /// The CAs of clients cannot be loaded.
+    #[error("--client-ca-file: {0}")]
+    ClientCa(#[source] ServingCertificateError),
     /// The serving certificate cannot be used.
     #[error("cannot serve TLS: {0}")]
     Tls(#[from] rustls::Error),
@@ -162,7 +176,14 @@ async fn serve(args: Args) -> Result<End, ServeError> {
     let mut lease_refused = None;
     let certificate_check = health.add("serving-certificate", Requirement::AtStart);
     let (certificate, cert_dir) = certificate(&args, address)?;
-    let config = certificate.server_config()?;
+    let client_ca = match &args.client_ca_file {
+        Some(file) => Some(Arc::new(ClientCa::read(file, args.client_names.clone()).map_err(ServeError::ClientCa)?)),
+        None => None,
+    };
+    if let Some(client_ca) = &client_ca {
+        tokio::spawn(client_ca.clone().follow(health.add("client-ca", Requirement::AtStart)));
+    }
+    let config = certificate.server_config(client_ca.map(|clients| clients as _))?;
     let mut webhook_metrics =
         Metrics::new(registry.clone(), Some(certificate.clone())).with(health_server::collector(health.clone()));
     match &args.directory {
@@ -224,7 +245,10 @@ async fn serve(args: Args) -> Result<End, ServeError> {
     tracing::info!("listening on http://{}: /metrics, /livez, /readyz, /healthz", metrics.local_addr()?);
     tokio::spawn(certificate.follow(cert_dir, certificate_check));
     let severities = args.severity.severities();
-    let webhook = Webhook::new(registry, health, webhook_metrics, Decide::default(), severities, args.agent_username);
+    let limits = Limits::of_container();
+    tracing::info!("{limits}");
+    let webhook =
+        Webhook::new(registry, health, webhook_metrics, Decide::default(), severities, args.agent_username, limits);
     let default_delay = if args.directory.is_some() { Duration::ZERO } else { Duration::from_secs(5) };
     let drain = Drain { delay: args.drain_delay.unwrap_or(default_delay), timeout: args.drain_timeout };
     let refused = async {

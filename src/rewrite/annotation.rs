@@ -18,6 +18,9 @@ pub(super) const HASH: AnnotationPath = AnnotationPath { metadata: "/spec/templa
 /// The record for undoing a rewrite, an annotation of the object.
 pub(super) const RECORD: AnnotationPath = AnnotationPath { metadata: "/metadata", key: UNDO };
 
+/// Maximal size of all annotations of an object (`TotalAnnotationSizeLimitB` of apimachinery's validation).
+pub(super) const ANNOTATIONS: usize = 256 * 1024;
+
 impl AnnotationPath {
     /// The annotation's value.
     pub(super) fn read<'a>(&self, object: &'a Value) -> Option<&'a str> {

@@ -8,7 +8,7 @@ use json_patch::{Patch, PatchOperation};
 use serde_json::Value;
 
 use super::Outcome;
-use super::annotation::{HASH, RECORD, replace, test};
+use super::annotation::{ANNOTATIONS, HASH, RECORD, replace, test};
 use super::kinds::Reference;
 use super::undo::{names, recorded};
 
@@ -111,6 +111,3 @@ impl<'a> PatchBuilder<'a> {
         record
     }
 }
-
-/// Maximal size of all annotations of an object (`TotalAnnotationSizeLimitB` of apimachinery's validation).
-const ANNOTATIONS: usize = 256 * 1024;

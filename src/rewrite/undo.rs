@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use json_patch::{Patch, PatchOperation};
 use serde_json::Value;
 
-use super::annotation::{HASH, RECORD};
+use super::annotation::{ANNOTATIONS, HASH, RECORD};
 use super::json_path::at;
 use super::kinds;
 use crate::api::Kind;
@@ -45,9 +45,10 @@ pub fn undo(object: &Value) -> Option<Undo> {
     Some(Undo { patch: Patch(patch), passed_over: unfit.len() + unreadable })
 }
 
-/// The record of an object; empty if it is missing or cannot be read.
+/// The record of an object; empty if it is missing or cannot be read, or is longer than any that the API server stores.
 pub(super) fn recorded(object: &Value) -> Vec<PatchOperation> {
-    RECORD.read(object).and_then(|text| serde_json::from_str::<Patch>(text).ok()).unwrap_or_default().0
+    let text = RECORD.read(object).filter(|text| text.len() <= ANNOTATIONS);
+    text.and_then(|text| serde_json::from_str::<Patch>(text).ok()).unwrap_or_default().0
 }
 
 /// A recorded rename.

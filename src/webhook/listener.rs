@@ -8,29 +8,29 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
+use axum::http::Request;
 use axum_server::accept::Accept;
 use futures::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tower::Service;
 
-use super::limits::{CONNECTIONS, HEAD_TIMEOUT, WRITE_TIMEOUT};
+use super::connections::{Connection, Connections, Open, Phase};
+use super::limits::{HEAD_TIMEOUT, WRITE_TIMEOUT};
 
 /// Limits the number of connections and adds timeouts to each. Wraps the acceptor that does the TLS, if any.
 #[derive(Clone, Debug)]
 pub(super) struct ConnectionLimiter<A> {
     inner: A,
-    permits: Arc<Semaphore>,
+    connections: Arc<Connections>,
 }
 
 impl<A> ConnectionLimiter<A> {
-    pub(super) fn new(inner: A) -> Self {
-        Self { inner, permits: Arc::new(Semaphore::new(CONNECTIONS)) }
+    pub(super) fn new(inner: A, connections: Arc<Connections>) -> Self {
+        Self { inner, connections }
     }
 }
 
@@ -46,40 +46,38 @@ where
     type Future = BoxFuture<'static, io::Result<(Self::Stream, Self::Service)>>;
 
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
-        let permit = self.permits.clone().try_acquire_owned();
         // Nagle's algorithm would delay the last segment of a response.
-        let ready = stream.set_nodelay(true);
-        let accepted = permit.is_ok().then(|| self.inner.accept(stream, service));
+        let peer = stream.set_nodelay(true).and_then(|()| stream.peer_addr());
+        let open = peer.map(|peer| self.connections.open(peer.ip().to_canonical()));
+        let accepted = matches!(open, Ok(Some(_))).then(|| self.inner.accept(stream, service));
         Box::pin(async move {
-            ready?;
-            let (Ok(permit), Some(accepted)) = (permit, accepted) else {
+            let (Some(open), Some(accepted)) = (open?, accepted) else {
                 return Err(io::Error::other("too many connections"));
             };
-            let (stream, service) = accepted.await?;
-            let boundaries = Arc::new(AtomicUsize::new(0));
-            let stream = TimeoutStream::new(stream, boundaries.clone(), permit);
-            Ok((stream, RequestTracker { inner: service, boundaries }))
+            let (stream, service) = tokio::select! {
+                accepted = accepted => accepted?,
+                () = open.evicted() => return Err(io::ErrorKind::ConnectionAborted.into()),
+            };
+            open.enter(Phase::Head);
+            let service = RequestTracker { inner: service, connection: open.clone() };
+            Ok((TimeoutStream::new(stream, open), service))
         })
     }
 }
 
-/// A stream that fails if the client is too slow to send the head of a request, or to read a response.
+/// A stream that fails if the client is too slow to send the head of a request, or to read a response, and when its connection is evicted.
 #[derive(Debug)]
 pub(super) struct TimeoutStream<IO> {
     io: IO,
-    /// The number of starts and ends of requests: even between requests, odd within one.
-    boundaries: Arc<AtomicUsize>,
-    /// The value of `boundaries` when a head began, and its timeout.
-    head: Option<(usize, Pin<Box<Sleep>>)>,
+    open: Open,
+    /// When a head began, and its timeout.
+    head: Option<(Instant, Pin<Box<Sleep>>)>,
     write: Option<Pin<Box<Sleep>>>,
-    _permit: OwnedSemaphorePermit,
 }
 
 impl<IO> TimeoutStream<IO> {
-    fn new(io: IO, boundaries: Arc<AtomicUsize>, permit: OwnedSemaphorePermit) -> Self {
-        // The timeout also ends a connection without a request.
-        let head = Some((0, Box::pin(sleep(HEAD_TIMEOUT))));
-        Self { io, boundaries, head, write: None, _permit: permit }
+    fn new(io: IO, open: Open) -> Self {
+        Self { io, open, head: None, write: None }
     }
 
     /// Fails a write that is pending for too long.
@@ -96,14 +94,21 @@ impl<IO> TimeoutStream<IO> {
 
 impl<IO: AsyncRead + Unpin> AsyncRead for TimeoutStream<IO> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.open.poll_evicted(cx).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
         let before = buf.filled().len();
         let poll = Pin::new(&mut self.io).poll_read(cx, buf);
-        let boundaries = self.boundaries.load(Ordering::Acquire);
-        if self.head.as_ref().is_some_and(|(began, _)| *began != boundaries) {
-            self.head = None;
+        if buf.filled().len() > before && self.open.phase().0 == Phase::Idle {
+            self.open.enter(Phase::Head);
         }
-        if boundaries.is_multiple_of(2) && buf.filled().len() > before && self.head.is_none() {
-            self.head = Some((boundaries, Box::pin(sleep(HEAD_TIMEOUT))));
+        // The timeout also ends a connection without a request.
+        match self.open.phase() {
+            (Phase::Head, since) if self.head.as_ref().is_none_or(|(began, _)| *began != since) => {
+                self.head = Some((since, Box::pin(sleep_until(since + HEAD_TIMEOUT))));
+            }
+            (Phase::Head, _) => {}
+            _ => self.head = None,
         }
         if let Some((_, timeout)) = &mut self.head
             && timeout.as_mut().poll(cx).is_ready()
@@ -144,25 +149,25 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for TimeoutStream<IO> {
     }
 }
 
-/// The service of a connection; counts the starts and ends of requests for its stream.
+/// The service of a connection: its requests know the connection, and the connection knows when a request begins and ends.
 #[derive(Clone, Debug)]
 pub(super) struct RequestTracker<S> {
     inner: S,
-    boundaries: Arc<AtomicUsize>,
+    connection: Arc<Connection>,
 }
 
-/// Counts the end of a request, also of one that is cancelled.
-struct EndGuard(Arc<AtomicUsize>);
+/// Records the end of a request, also of one that is cancelled.
+struct EndGuard(Arc<Connection>);
 
 impl Drop for EndGuard {
     fn drop(&mut self) {
-        self.0.fetch_add(1, Ordering::Release);
+        self.0.enter(Phase::Idle);
     }
 }
 
-impl<S, R> Service<R> for RequestTracker<S>
+impl<S, B> Service<Request<B>> for RequestTracker<S>
 where
-    S: Service<R>,
+    S: Service<Request<B>>,
     S::Future: Send + 'static,
 {
     type Response = S::Response;
@@ -173,9 +178,10 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: R) -> Self::Future {
-        self.boundaries.fetch_add(1, Ordering::Release);
-        let guard = EndGuard(self.boundaries.clone());
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        self.connection.enter(Phase::Body);
+        let guard = EndGuard(self.connection.clone());
+        request.extensions_mut().insert(self.connection.clone());
         let response = self.inner.call(request);
         Box::pin(async move {
             let _guard = guard;
@@ -186,18 +192,22 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
     use std::time::Duration;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
     use tokio::time::{advance, timeout};
 
     use super::*;
+    use crate::webhook::Limits;
 
-    fn stream() -> (TimeoutStream<DuplexStream>, DuplexStream, Arc<AtomicUsize>) {
+    /// A stream after its handshake.
+    fn stream() -> (TimeoutStream<DuplexStream>, DuplexStream, Arc<Connection>) {
         let (near, far) = duplex(64);
-        let boundaries = Arc::new(AtomicUsize::new(0));
-        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        (TimeoutStream::new(near, boundaries.clone(), permit), far, boundaries)
+        let open = Connections::new(Limits::default()).open(Ipv4Addr::LOCALHOST.into()).unwrap();
+        open.enter(Phase::Head);
+        let connection = open.clone();
+        (TimeoutStream::new(near, open), far, connection)
     }
 
     async fn is_quiet(io: &mut TimeoutStream<DuplexStream>, time: Duration) -> bool {
@@ -206,9 +216,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn closes_on_a_slow_head_but_not_while_idle() {
-        let (mut io, mut far, boundaries) = stream();
+        let (mut io, mut far, connection) = stream();
         // The first request, and its response.
-        boundaries.fetch_add(2, Ordering::Release);
+        connection.enter(Phase::Body);
+        connection.enter(Phase::Idle);
         assert!(is_quiet(&mut io, HEAD_TIMEOUT * 20).await);
         far.write_all(b"a").await.unwrap();
         assert_eq!(io.read_u8().await.unwrap(), b'a');
@@ -229,14 +240,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_started_request_stops_the_head_timeout() {
-        let (mut io, mut far, boundaries) = stream();
+        let (mut io, mut far, connection) = stream();
         far.write_all(b"a").await.unwrap();
         io.read_u8().await.unwrap();
         // A request whose bytes arrived at once was answered before the stream is read again.
-        boundaries.fetch_add(2, Ordering::Release);
+        connection.enter(Phase::Body);
+        connection.enter(Phase::Idle);
         assert!(is_quiet(&mut io, HEAD_TIMEOUT * 2).await);
         // The timeout of the head does not apply to a body.
-        boundaries.fetch_add(1, Ordering::Release);
+        connection.enter(Phase::Body);
         far.write_all(b"b").await.unwrap();
         io.read_u8().await.unwrap();
         assert!(is_quiet(&mut io, HEAD_TIMEOUT * 2).await);

@@ -3,10 +3,10 @@
 //! Any caller that reaches the port may send one, so it is hostile until proven otherwise. Only the fields that decisions need are parsed;
 //! `object` and `oldObject` stay untyped, so that unknown fields and number formats are preserved.
 
-use serde::Deserialize;
 use serde_json::Value;
 use serde_json::error::Category;
 
+use super::bounded_json::{self, BoundedJsonError};
 use crate::admission::{Kind, Operation, Request};
 
 /// The only supported `apiVersion`.
@@ -14,12 +14,27 @@ pub const API_VERSION: &str = "admission.k8s.io/v1";
 /// The `kind` of a review.
 pub const KIND: &str = "AdmissionReview";
 
+/// Bytes of `request.uid`, which the response repeats. Kubernetes sends 36.
+const UID_LIMIT: usize = 1024;
+
+/// Fields of a review that are texts.
+const TEXTS: [&str; 8] = [
+    "request.subResource",
+    "request.namespace",
+    "request.name",
+    "request.kind.group",
+    "request.kind.version",
+    "request.kind.kind",
+    "request.operation",
+    "request.userInfo.username",
+];
+
 /// A valid review. Has no `Debug`: the objects may contain private keys.
 pub struct Review {
     /// `request.uid`; the response repeats it.
     pub uid: String,
     operation: Operation,
-    request: ReviewRequest,
+    review: Value,
 }
 
 /// Why a body is not a valid review. Never quotes the objects.
@@ -36,6 +51,12 @@ pub enum ReviewError {
         /// Column, from 1.
         column: usize,
     },
+    /// Parsed, the body would take more memory than the limit.
+    #[error("parsed, the review would take more than {0} bytes of memory")]
+    TooCostly(usize),
+    /// A field of the review has another type.
+    #[error("the body has a field of the wrong type for an AdmissionReview: {0:?}")]
+    WrongType(&'static str),
     /// `apiVersion` and `kind` are not those of a review.
     #[error("the body is {found}, expected {API_VERSION} {KIND}")]
     NotAReview {
@@ -45,107 +66,102 @@ pub enum ReviewError {
     /// A required field is missing or empty.
     #[error("the AdmissionReview has no {0}")]
     Missing(&'static str),
+    /// `request.uid` is longer than any of Kubernetes.
+    #[error("request.uid has more than {UID_LIMIT} bytes")]
+    LongUid,
     /// `request.operation` is not a known operation.
     #[error("request.operation is not CREATE, UPDATE, DELETE or CONNECT")]
     Operation,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Envelope {
-    api_version: Option<String>,
-    kind: Option<String>,
-    request: Option<ReviewRequest>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-#[derive(Default)]
-struct ReviewRequest {
-    uid: Option<String>,
-    kind: Option<GroupVersionKind>,
-    operation: Option<String>,
-    sub_resource: Option<String>,
-    namespace: Option<String>,
-    name: Option<String>,
-    user_info: Option<UserInfo>,
-    dry_run: Option<bool>,
-    object: Option<Value>,
-    old_object: Option<Value>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct GroupVersionKind {
-    group: String,
-    version: String,
-    kind: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct UserInfo {
-    username: Option<String>,
-}
-
 impl Review {
-    /// Parses the body of a request.
+    /// Parses the body of a request. `memory` is the limit in bytes for what is parsed.
     ///
     /// # Errors
-    /// If the body is not JSON, not a review of the supported version, or has no request, uid, kind or operation.
-    pub fn parse(body: &[u8]) -> Result<Self, ReviewError> {
+    /// If the body is not JSON, takes too much memory, is not a review of the supported version, or has no request, uid, kind or operation.
+    pub fn parse(body: &[u8], memory: usize) -> Result<Self, ReviewError> {
         // serde_json rejects more than 128 levels, so neither parsing nor dropping a value can exhaust the stack.
-        let envelope: Envelope = serde_json::from_slice(body).map_err(|e| ReviewError::json(&e))?;
-        let (version, kind) = (envelope.api_version.unwrap_or_default(), envelope.kind.unwrap_or_default());
-        if version != API_VERSION || kind != KIND {
-            return Err(ReviewError::NotAReview { found: found(&version, &kind) });
+        let review = bounded_json::parse(body, memory).map_err(|error| match error {
+            BoundedJsonError::Json(error) => ReviewError::json(&error),
+            BoundedJsonError::TooCostly => ReviewError::TooCostly(memory),
+        })?;
+        for (field, is_right) in [
+            ("", review.is_object()),
+            ("request", review["request"].is_null() || review["request"].is_object()),
+            ("request.kind", review["request"]["kind"].is_null() || review["request"]["kind"].is_object()),
+            ("request.dryRun", review["request"]["dryRun"].is_null() || review["request"]["dryRun"].is_boolean()),
+        ] {
+            if !is_right {
+                return Err(ReviewError::WrongType(field));
+            }
         }
-        let request = envelope.request.ok_or(ReviewError::Missing("request"))?;
-        let uid = request.uid.clone().filter(|uid| !uid.is_empty()).ok_or(ReviewError::Missing("request.uid"))?;
-        if request.kind.is_none() {
+        let (version, kind) = (text(&review, "apiVersion")?, text(&review, "kind")?);
+        if version != API_VERSION || kind != KIND {
+            return Err(ReviewError::NotAReview { found: found(version, kind) });
+        }
+        if review["request"].is_null() {
+            return Err(ReviewError::Missing("request"));
+        }
+        for field in TEXTS {
+            text(&review, field)?;
+        }
+        let uid = match text(&review, "request.uid")? {
+            "" => return Err(ReviewError::Missing("request.uid")),
+            uid if uid.len() > UID_LIMIT => return Err(ReviewError::LongUid),
+            uid => uid.to_owned(),
+        };
+        if review["request"]["kind"].is_null() {
             return Err(ReviewError::Missing("request.kind"));
         }
-        let operation = match request.operation.as_deref() {
-            Some("CREATE") => Operation::Create,
-            Some("UPDATE") => Operation::Update,
-            Some("DELETE") => Operation::Delete,
-            Some("CONNECT") => Operation::Connect,
-            Some(_) => return Err(ReviewError::Operation),
-            None => return Err(ReviewError::Missing("request.operation")),
+        let operation = match text(&review, "request.operation")? {
+            "CREATE" => Operation::Create,
+            "UPDATE" => Operation::Update,
+            "DELETE" => Operation::Delete,
+            "CONNECT" => Operation::Connect,
+            "" => return Err(ReviewError::Missing("request.operation")),
+            _ => return Err(ReviewError::Operation),
         };
-        Ok(Self { uid, operation, request })
+        Ok(Self { uid, operation, review })
     }
 
     /// Whether nothing is stored, whatever the response.
     pub fn is_dry_run(&self) -> bool {
-        self.request.dry_run == Some(true)
+        self.review["request"]["dryRun"] == true
     }
 
     /// The request to decide on. `agent` is the username of trustspan's agent.
     pub fn request(&self, agent: &str) -> Request<'_> {
-        fn text(field: &Option<String>) -> &str {
-            field.as_deref().unwrap_or_default()
-        }
-        let r = &self.request;
-        let username = r.user_info.as_ref().map_or("", |u| text(&u.username));
+        // Their types were checked.
+        let text = |field| text(&self.review, field).unwrap_or_default();
+        let object = |field| Some(&self.review["request"][field]).filter(|object| !object.is_null());
+        let username = text("request.userInfo.username");
         Request {
             operation: self.operation,
-            kind: r.kind.as_ref().map_or(Kind { group: "", version: "", kind: "" }, |k| Kind {
-                group: &k.group,
-                version: &k.version,
-                kind: &k.kind,
-            }),
-            sub_resource: text(&r.sub_resource),
-            namespace: text(&r.namespace),
-            name: text(&r.name),
+            kind: Kind {
+                group: text("request.kind.group"),
+                version: text("request.kind.version"),
+                kind: text("request.kind.kind"),
+            },
+            sub_resource: text("request.subResource"),
+            namespace: text("request.namespace"),
+            name: text("request.name"),
             username,
             by_agent: username == agent,
             may_break_glass: false,
             in_guarded_namespace: false,
             decides_trust: false,
-            object: r.object.as_ref(),
-            old_object: r.old_object.as_ref(),
+            object: object("object"),
+            old_object: object("oldObject"),
         }
+    }
+}
+
+/// A text; empty if the field is missing or null.
+fn text<'r>(review: &'r Value, field: &'static str) -> Result<&'r str, ReviewError> {
+    match field.split('.').try_fold(review, |value, name| value.get(name)) {
+        None | Some(Value::Null) => Ok(""),
+        Some(Value::String(text)) => Ok(text),
+        Some(_) => Err(ReviewError::WrongType(field)),
     }
 }
 
@@ -153,7 +169,7 @@ impl ReviewError {
     fn json(error: &serde_json::Error) -> Self {
         let what = match error.classify() {
             // The message of serde_json may quote a value of the object; these do not.
-            Category::Data => "a field of the wrong type for an AdmissionReview",
+            Category::Data => "a value of an unknown type",
             Category::Eof => "an unexpected end",
             Category::Syntax if error.to_string().starts_with("recursion limit exceeded") => "more than 128 levels",
             Category::Syntax | Category::Io => "a syntax error",
@@ -173,8 +189,10 @@ fn found(version: &str, kind: &str) -> String {
 mod tests {
     use super::*;
 
+    const MEMORY: usize = 1 << 20;
+
     fn error(body: &str) -> String {
-        Review::parse(body.as_bytes()).err().map(|e| e.to_string()).unwrap_or_default()
+        Review::parse(body.as_bytes(), MEMORY).err().map(|e| e.to_string()).unwrap_or_default()
     }
 
     #[test]
@@ -182,7 +200,7 @@ mod tests {
         let body = br#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","extra":[1],
             "kind":{"group":"apps","version":"v1","kind":"Deployment"},"operation":"UPDATE","subResource":"scale",
             "namespace":"ns","name":"n","userInfo":{"username":"me","groups":["a"]},"object":{"x":1.0},"oldObject":null}}"#;
-        let review = Review::parse(body).ok().unwrap();
+        let review = Review::parse(body, MEMORY).ok().unwrap();
         let request = review.request("agent");
         assert_eq!(review.uid, "u");
         assert_eq!(request.operation, Operation::Update);
@@ -194,7 +212,7 @@ mod tests {
         assert!(request.object.is_some() && request.old_object.is_none());
         assert!(!review.is_dry_run());
         let dry = String::from_utf8_lossy(body).replace(r#""uid":"u""#, r#""uid":"u","dryRun":true"#);
-        assert!(Review::parse(dry.as_bytes()).ok().unwrap().is_dry_run());
+        assert!(Review::parse(dry.as_bytes(), MEMORY).ok().unwrap().is_dry_run());
     }
 
     #[test]

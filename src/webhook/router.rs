@@ -1,11 +1,12 @@
 //! Paths, and the way from a request to its response.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::{Request as HttpRequest, State};
 use axum::http::StatusCode;
 use axum::http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderMap, HeaderValue};
@@ -14,15 +15,16 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures::StreamExt;
 use jiff::Timestamp;
-use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::task::spawn_blocking;
+use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::timeout;
 
+use super::connections::{Connection, Connections, Phase};
 use super::health_server::{scraped, with_health};
-use super::limits::{BODY_BLOCK, BODY_BLOCKS, BODY_LIMIT, BODY_TIMEOUT, REQUESTS, REVIEWS};
+use super::limits::{BODY_LIMIT, BODY_TIMEOUT, Limits, SMALL_BODY};
 use super::metrics::{Metrics, ReviewedObject};
+use super::queues::{Place, Queues, Ticket};
 use super::response::answer;
-use super::review::Review;
+use super::review::{Review, ReviewError};
 use crate::admission::{self, Decision, Request};
 use crate::health::{Detail, Health};
 use crate::registry::Registry;
@@ -54,9 +56,9 @@ pub struct Webhook {
     severities: Severities,
     agent: String,
     draining: AtomicBool,
-    requests: Semaphore,
-    body_blocks: Semaphore,
-    reviews: Semaphore,
+    limits: Limits,
+    connections: Arc<Connections>,
+    queues: Arc<Queues>,
 }
 
 #[derive(Clone, Copy)]
@@ -94,6 +96,7 @@ impl Webhook {
         decide: Decide,
         severities: Severities,
         agent: String,
+        limits: Limits,
     ) -> Arc<Self> {
         Arc::new(Self {
             cache,
@@ -103,10 +106,15 @@ impl Webhook {
             severities,
             agent,
             draining: AtomicBool::new(false),
-            requests: Semaphore::new(REQUESTS),
-            body_blocks: Semaphore::new(BODY_BLOCKS),
-            reviews: Semaphore::new(REVIEWS),
+            limits,
+            connections: Connections::new(limits),
+            queues: Arc::default(),
         })
+    }
+
+    /// The connections of the HTTPS port.
+    pub(super) fn connections(&self) -> &Arc<Connections> {
+        &self.connections
     }
 
     /// The routes of the HTTPS port. Any caller can reach it, so health is shown without names and reasons.
@@ -170,24 +178,35 @@ impl Webhook {
                 "the Content-Type is not application/json".to_owned(),
             ));
         }
-        let Ok(_permit) = self.requests.try_acquire() else {
-            return Err(unavailable("too many requests in flight"));
-        };
-        let (body, _memory) = match timeout(BODY_TIMEOUT, read(request, &self.body_blocks)).await {
-            Ok(body) => body?,
+        // A router without a port has no connections.
+        let connection = request.extensions().get::<Arc<Connection>>().cloned();
+        let connection = connection.unwrap_or_else(|| Connection::new(Ipv4Addr::UNSPECIFIED.into()));
+        let mut body = RequestBody { bytes: Vec::new(), connection, connections: self.connections.clone() };
+        match timeout(BODY_TIMEOUT, body.read(request)).await {
+            Ok(read) => read?,
             Err(_) => {
                 let message = format!("the body was not complete after {} s", BODY_TIMEOUT.as_secs());
                 return Err(HttpError(StatusCode::REQUEST_TIMEOUT, message));
             }
-        };
+        }
         // An empty registry would allow every request.
         let registry = self.cache.registry().ok_or_else(|| unavailable("GatewaySecrets have not been read yet"))?;
-        let Ok(_review) = self.reviews.acquire().await else { return Err(unavailable("shutting down")) };
+        let connection = body.connection.clone();
+        let place = body.place(&self.queues).await?;
 
-        // Not on the I/O threads: parsing, judging and dropping 7 MiB takes a while. A panic is contained there as well.
+        // Not on the I/O threads: parsing, judging and dropping 7 MiB takes a while. A panic is contained there as well. The place is taken
+        // until the end, also if the connection is closed before.
         let (webhook, decide) = (self.clone(), self.decide);
         let judged = spawn_blocking(move || {
-            let review = Review::parse(&body).map_err(|e| HttpError(StatusCode::BAD_REQUEST, e.to_string()))?;
+            let _place = place;
+            let _took = Stopwatch { start: Instant::now(), connection };
+            let review = Review::parse(&body.bytes, webhook.limits.review).map_err(|error| {
+                let status = match error {
+                    ReviewError::TooCostly(_) => StatusCode::PAYLOAD_TOO_LARGE,
+                    _ => StatusCode::BAD_REQUEST,
+                };
+                HttpError(status, error.to_string())
+            })?;
             drop(body);
             let (mut request, is_dry_run) = (review.request(&webhook.agent), review.is_dry_run());
             let subject = ReviewedObject::of(request.kind, request.operation);
@@ -238,32 +257,97 @@ fn is_json(headers: &HeaderMap) -> bool {
     essence.trim().eq_ignore_ascii_case("application/json")
 }
 
-async fn read(request: HttpRequest, blocks: &Semaphore) -> Result<(Vec<u8>, Vec<SemaphorePermit<'_>>), HttpError> {
-    let too_large = || HttpError(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {BODY_LIMIT} bytes"));
-    let announced = request.headers().get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
-    // A client that waits for `100 Continue` has not sent its body yet.
-    let waits = request.headers().contains_key(EXPECT);
-    if announced.is_some_and(|length| length > BODY_LIMIT) {
-        if !waits {
-            skip(request.into_body(), 0).await;
-        }
-        return Err(too_large());
+/// Records how long a review takes. Its destructor runs also after an error, and after a panic.
+struct Stopwatch {
+    start: Instant,
+    connection: Arc<Connection>,
+}
+
+impl Drop for Stopwatch {
+    fn drop(&mut self) {
+        self.connection.reviewed(self.start.elapsed());
     }
-    let mut body = Vec::new();
-    let mut memory = Vec::new();
-    let mut chunks = request.into_body().into_data_stream();
-    while let Some(chunk) = chunks.next().await {
-        let chunk = chunk.map_err(|_| HttpError(StatusCode::BAD_REQUEST, "the body ended early".to_owned()))?;
-        if body.len() + chunk.len() > BODY_LIMIT {
-            skip(Body::from_stream(chunks), body.len()).await;
+}
+
+/// A body, whose bytes count as long as it is there.
+struct RequestBody {
+    bytes: Vec<u8>,
+    connection: Arc<Connection>,
+    connections: Arc<Connections>,
+}
+
+impl Drop for RequestBody {
+    fn drop(&mut self) {
+        self.connections.release_body(&self.connection);
+    }
+}
+
+impl RequestBody {
+    async fn read(&mut self, request: HttpRequest) -> Result<(), HttpError> {
+        let too_large =
+            || HttpError(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {BODY_LIMIT} bytes"));
+        let announced = request.headers().get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
+        // A client that waits for `100 Continue` has not sent its body yet.
+        let waits = request.headers().contains_key(EXPECT);
+        if announced.is_some_and(|length| length > BODY_LIMIT) {
+            if !waits {
+                skip(request.into_body(), 0).await;
+            }
             return Err(too_large());
         }
-        while (body.len() + chunk.len()).div_ceil(BODY_BLOCK) > memory.len() {
-            memory.push(blocks.try_acquire().map_err(|_| unavailable("too many large requests in flight"))?);
+        let mut chunks = request.into_body().into_data_stream();
+        loop {
+            let chunk = tokio::select! {
+                biased;
+                () = self.connection.evicted() => return Err(evicted()),
+                chunk = chunks.next() => chunk,
+            };
+            let Some(chunk) = chunk else { return Ok(()) };
+            let chunk = chunk.map_err(|_| HttpError(StatusCode::BAD_REQUEST, "the body ended early".to_owned()))?;
+            if self.bytes.len() + chunk.len() > BODY_LIMIT {
+                skip(Body::from_stream(chunks), self.bytes.len()).await;
+                return Err(too_large());
+            }
+            self.keep(&chunk, announced)?;
+            // Others go first: a fast client always has the next chunk ready.
+            if self.bytes.len() > SMALL_BODY {
+                yield_now().await;
+            }
         }
-        body.extend_from_slice(&chunk);
     }
-    Ok((body, memory))
+
+    fn keep(&mut self, chunk: &Bytes, announced: Option<usize>) -> Result<(), HttpError> {
+        if !self.connections.grow_body(&self.connection, chunk.len()) {
+            return Err(evicted());
+        }
+        // Announcing a long body takes no memory. The last allocation is as large as the body, and few copies precede it, since an allocator
+        // keeps them for a while.
+        let needed = self.bytes.len() + chunk.len();
+        if needed > self.bytes.capacity() {
+            let wanted = announced.unwrap_or(BODY_LIMIT).min(16 * needed).max(needed);
+            self.bytes.reserve_exact(wanted - self.bytes.len());
+        }
+        self.bytes.extend_from_slice(chunk);
+        Ok(())
+    }
+
+    /// Waits for a judging place.
+    async fn place(&self, queues: &Arc<Queues>) -> Result<Place, HttpError> {
+        let body = self.bytes.len();
+        let ticket = Ticket { is_small: self.connection.is_small(body), cost: self.connection.cost(), body };
+        self.connection.enter(Phase::Queue);
+        let place = tokio::select! {
+            biased;
+            () = self.connection.evicted() => return Err(evicted()),
+            place = queues.place(ticket) => place,
+        };
+        self.connection.enter(Phase::Response);
+        place.ok_or_else(internal)
+    }
+}
+
+fn evicted() -> HttpError {
+    unavailable("too many requests, and this one was the slowest or the largest")
 }
 
 /// Reads and discards as many bytes as a valid body can have. A connection that is closed with unread bytes is reset,

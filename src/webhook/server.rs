@@ -17,7 +17,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 
 use super::Webhook;
-use super::limits::{HANDSHAKE_TIMEOUT, IDLE_TIMEOUT};
+use super::connections::Connections;
+use super::limits::{HANDSHAKE_TIMEOUT, HEAD_LIMIT, IDLE_TIMEOUT, Limits, METRICS_CONNECTIONS};
 use super::listener::ConnectionLimiter;
 
 /// The shutdown of the server.
@@ -76,8 +77,8 @@ pub async fn run(
 ) -> io::Result<End> {
     let (listener, config) = https;
     let tls = RustlsAcceptor::new(RustlsConfig::from_config(Arc::new(config))).handshake_timeout(HANDSHAKE_TIMEOUT);
-    let mut https = Port::open(listener, tls, webhook.router())?;
-    let mut metrics = Port::open(metrics, DefaultAcceptor, webhook.metrics_router())?;
+    let mut https = Port::open(listener, tls, webhook.router(), webhook.connections().clone())?;
+    let mut metrics = Port::open(metrics, DefaultAcceptor, webhook.metrics_router(), metrics_connections())?;
 
     tokio::select! {
         () = signals.next() => {}
@@ -103,7 +104,7 @@ pub async fn run(
 
 /// Serves a router over plain HTTP. Returns only if the listener fails.
 pub async fn plain(listener: TcpListener, router: Router) -> io::Error {
-    match Port::open(listener, DefaultAcceptor, router) {
+    match Port::open(listener, DefaultAcceptor, router, metrics_connections()) {
         Ok(port) => ended(port.task.await),
         Err(error) => error,
     }
@@ -115,7 +116,7 @@ struct Port {
 }
 
 impl Port {
-    fn open<A>(listener: TcpListener, acceptor: A, router: Router) -> io::Result<Self>
+    fn open<A>(listener: TcpListener, acceptor: A, router: Router, connections: Arc<Connections>) -> io::Result<Self>
     where
         A: Accept<TcpStream, Router, Service = Router> + Clone + Send + Sync + 'static,
         A::Stream: AsyncRead + AsyncWrite + Unpin + Send,
@@ -125,10 +126,17 @@ impl Port {
         let handle = Handle::new();
         let mut server = axum_server::from_tcp(listener)?.handle(handle.clone()).http1_only();
         // The header timeout of hyper starts at the end of the previous response, so it is the idle timeout.
-        server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(IDLE_TIMEOUT);
-        let task = tokio::spawn(server.acceptor(ConnectionLimiter::new(acceptor)).serve(router.into_make_service()));
+        let mut builder = server.http_builder().http1();
+        builder.timer(TokioTimer::new()).header_read_timeout(IDLE_TIMEOUT).max_buf_size(HEAD_LIMIT);
+        let acceptor = ConnectionLimiter::new(acceptor, connections);
+        let task = tokio::spawn(server.acceptor(acceptor).serve(router.into_make_service()));
         Ok(Self { handle, task })
     }
+}
+
+/// The connections of a port without admission requests.
+fn metrics_connections() -> Arc<Connections> {
+    Connections::new(Limits { connections: METRICS_CONNECTIONS, ..Limits::default() })
 }
 
 fn ended(end: Result<io::Result<()>, tokio::task::JoinError>) -> io::Error {

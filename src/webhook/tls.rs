@@ -12,7 +12,8 @@ use jiff::Timestamp;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{ServerConfig, version};
 use sha2::{Digest, Sha256};
@@ -28,7 +29,7 @@ pub const CERTIFICATE: &str = "tls.crt";
 /// File name of the private key in `--cert-dir`.
 pub const KEY: &str = "tls.key";
 
-const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
+pub(super) const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Why a certificate cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -105,15 +106,25 @@ impl ServingCertificate {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// TLS 1.2 and 1.3 with this certificate, for HTTP/1.1 only: the API server keeps connections and does not multiplex them.
+    /// TLS 1.2 and 1.3 with this certificate, for HTTP/1.1 only: the API server keeps connections and does not multiplex them. With `clients`,
+    /// only they get further than the handshake.
     ///
     /// # Errors
     /// If the crypto provider lacks one of the versions.
-    pub fn server_config(self: &Arc<Self>) -> Result<ServerConfig, rustls::Error> {
-        let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-            .with_protocol_versions(&[&version::TLS13, &version::TLS12])?
-            .with_no_client_auth()
-            .with_cert_resolver(self.clone());
+    pub fn server_config(
+        self: &Arc<Self>,
+        clients: Option<Arc<dyn ClientCertVerifier>>,
+    ) -> Result<ServerConfig, rustls::Error> {
+        let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_protocol_versions(&[&version::TLS13, &version::TLS12])?;
+        let builder = match clients {
+            Some(clients) => builder.with_client_cert_verifier(clients),
+            None => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_cert_resolver(self.clone());
+        // A resumed session would not be verified again after a change of the clients' CAs. The API server keeps its connections.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(config)
     }

@@ -280,10 +280,10 @@ impl Cluster {
         result
     }
 
-    /// Another API server, whose clients have certificates of the CAs in a file; and its port. `bed_ca` verifies it.
-    pub(crate) fn second_api_server(&self, client_ca: &Path) -> Result<(Process, u16)> {
+    /// Another API server with more flags, whose clients have certificates of the CAs in a file; and its port. `bed_ca` verifies it.
+    pub(crate) fn second_api_server(&self, client_ca: &Path, flags: &[String]) -> Result<(Process, u16)> {
         let name = format!("second-api-server-{}", self.unique());
-        self.control_plane.second_api_server(&self.scratch, &name, client_ca)
+        self.control_plane.second_api_server(&self.scratch, &name, client_ca, flags)
     }
 
     /// The CA of the API servers' certificates, in PEM.

@@ -80,7 +80,13 @@ impl ControlPlane {
 
     /// Starts another API server, with separate data, that accepts every client with a certificate of a CA in a file. Waits until it listens.
     /// Returns its port. Its serving certificate is the one of the first.
-    pub(super) fn second_api_server(&self, scratch: &Scratch, name: &str, client_ca: &Path) -> Result<(Process, u16)> {
+    pub(super) fn second_api_server(
+        &self,
+        scratch: &Scratch,
+        name: &str,
+        client_ca: &Path,
+        flags: &[String],
+    ) -> Result<(Process, u16)> {
         let port = free_port()?;
         let file = |name: &str| scratch.join(name).display().to_string();
         let mut process = scratch.spawn(
@@ -103,7 +109,9 @@ impl ControlPlane {
                 format!("--service-account-key-file={}", file("service-accounts.pub")),
                 format!("--service-account-signing-key-file={}", file("service-accounts.key")),
                 "--profiling=false".to_owned(),
-            ],
+            ]
+            .into_iter()
+            .chain(flags.iter().cloned()),
             &[],
         )?;
         wait_for("the second API server to listen", READY, || {

@@ -27,6 +27,7 @@ mod bed;
 mod break_glass;
 mod ca_bundles;
 mod certgen;
+mod client_auth;
 mod clients;
 mod config_maps;
 mod connectivity;
@@ -80,6 +81,7 @@ const MODULES: &[&[Case]] = &[
     break_glass::CASES,
     ca_bundles::CASES,
     certgen::CASES,
+    client_auth::CASES,
     clients::CASES,
     config_maps::CASES,
     connectivity::CASES,

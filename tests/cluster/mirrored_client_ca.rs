@@ -152,7 +152,7 @@ fn mirrored_client_ca_of_an_api_server_rotates_under_load(cluster: &Cluster) -> 
         let rights = MirrorRights::grant(cluster, ns, "secret", "managed")?;
         let mirror = Mirror::start(cluster, &rights, &format!("secret/{ns}/managed"), &directory, &[])?;
         mirror.wait_answer("/readyz", 200, "ok")?;
-        let (api_server, port) = cluster.second_api_server(&file)?;
+        let (api_server, port) = cluster.second_api_server(&file, &[])?;
         let mut old = runtime.block_on(identity(cluster, port, "client of ca 0", &ca))?;
         wait_for("the second API server to answer", SOON, || {
             Ok(runtime.block_on(old.kept.apiserver_version()).map(|_| true)?)

@@ -12,7 +12,7 @@ use trustspan::registry::Registry;
 use trustspan::store::manifest::Chunks;
 use trustspan::store::{RegistryCache, directory::entry};
 use trustspan::trust::{Certificate, Severities};
-use trustspan::webhook::{Decide, Webhook, metrics::Metrics};
+use trustspan::webhook::{Decide, Limits, Webhook, metrics::Metrics};
 
 use crate::{draw::Draw, json::object, mutate::mutate, pki::Identity, pool::POOL};
 
@@ -31,6 +31,7 @@ static WEBHOOK: LazyLock<Arc<Webhook>> = LazyLock::new(|| {
         Decide::default(),
         Severities::default(),
         "agent".to_owned(),
+        Limits::default(),
     )
 });
 

@@ -1,15 +1,18 @@
 //! A running `trustspan serve`, and a small HTTP/1.1 client that can also send invalid requests.
 #![allow(dead_code)] // each test binary uses its part
 
+pub(crate) mod flood;
+
 use std::cell::RefCell;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -37,11 +40,15 @@ pub(crate) struct Answer {
 /// A connection that verifies the server's certificate for `localhost`.
 pub(crate) struct Client(StreamOwned<ClientConnection, TcpStream>);
 
+/// The server, or the one of `TRUSTSPAN_CONTROL`, for comparisons.
 fn serve() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_trustspan"));
+    let program = std::env::var_os("TRUSTSPAN_CONTROL").unwrap_or_else(|| env!("CARGO_BIN_EXE_trustspan").into());
+    let mut command = Command::new(program);
     command.arg("serve").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     // Without this variable the server never uses a cluster, even if the tests run in a pod.
     command.env_remove("KUBERNETES_SERVICE_HOST");
+    // As in the manifests.
+    command.env("MIMALLOC_PURGE_DELAY", "0");
     command
 }
 
@@ -64,9 +71,17 @@ impl Server {
     /// Starts on an empty directory of manifests, with further flags. Unless `--cert-dir` is among them, clients trust
     /// the CA that the server generates.
     pub(crate) fn start(args: &[&str]) -> Self {
+        Self::start_with(&[], args)
+    }
+
+    /// The same with copies of these manifests.
+    pub(crate) fn start_with(files: &[&str], args: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (manifests, certs) = (dir.path().join("manifests"), dir.path().join("certs"));
         fs::create_dir(&manifests).unwrap();
+        for file in files {
+            fs::copy(file, manifests.join(Path::new(file).file_name().unwrap())).unwrap();
+        }
         let mut all = vec!["-f", manifests.to_str().unwrap()];
         if !args.contains(&"--cert-dir") {
             all.extend(["--cert-dir", certs.to_str().unwrap()]);
@@ -114,6 +129,23 @@ impl Server {
         self.https.port()
     }
 
+    pub(crate) fn roots(&self) -> RootCertStore {
+        self.roots.borrow().clone()
+    }
+
+    /// A field of `/proc/PID/status` in bytes, such as `VmHWM`: the most memory that was resident.
+    pub(crate) fn memory(&self, field: &str) -> usize {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        let kib: usize = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok()).unwrap();
+        kib * 1024
+    }
+
+    /// Lets the process forget its peak of resident memory.
+    pub(crate) fn reset_peak(&self) {
+        fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").unwrap();
+    }
+
     /// A TCP connection to the HTTPS port, without TLS.
     pub(crate) fn connect(&self) -> TcpStream {
         self.try_connect().unwrap()
@@ -129,12 +161,24 @@ impl Server {
     }
 
     pub(crate) fn try_client(&self) -> io::Result<Client> {
+        self.try_client_with(None)
+    }
+
+    /// The same with a client certificate and its key, in PEM.
+    pub(crate) fn try_client_with(&self, identity: Option<(&str, &str)>) -> io::Result<Client> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let mut config = ClientConfig::builder_with_provider(provider)
+        let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()
-            .with_root_certificates(self.roots.borrow().clone())
-            .with_no_client_auth();
+            .with_root_certificates(self.roots.borrow().clone());
+        let mut config = match identity {
+            None => config.with_no_client_auth(),
+            Some((certificate, key)) => {
+                let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
+                let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+                config.with_client_auth_cert(vec![certificate], key).unwrap()
+            }
+        };
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let name = ServerName::try_from("localhost").unwrap();
         let mut tls = ClientConnection::new(Arc::new(config), name).unwrap();
@@ -185,6 +229,11 @@ impl Client {
         self.0.flush().unwrap();
     }
 
+    /// Sends these bytes, or a part of them if the server responds and closes the connection before it has read everything.
+    pub(crate) fn try_send(&mut self, bytes: &[u8]) {
+        let _ = self.0.write_all(bytes).and_then(|()| self.0.flush());
+    }
+
     /// Reads the next response; `None` if the server closes the connection instead.
     pub(crate) fn answer(&mut self) -> Option<Answer> {
         read(&mut self.0)
@@ -201,9 +250,15 @@ impl Client {
             head += &format!("Content-Type: {content_type}\r\n");
         }
         self.send((head + "\r\n").as_bytes());
-        // The server may respond and close before it has read everything, so a failed write is ignored.
-        let _ = self.0.write_all(body).and_then(|()| self.0.flush());
+        self.try_send(body);
         self.answer().expect("the connection was closed without an answer")
+    }
+
+    /// The status of a request; `None` if the server closes the connection instead, such as after a client certificate that it rejects.
+    pub(crate) fn try_get(&mut self, path: &str) -> Option<u16> {
+        let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        self.0.write_all(head.as_bytes()).and_then(|()| self.0.flush()).ok()?;
+        Some(self.answer()?.status)
     }
 
     pub(crate) fn alpn(&self) -> Option<Vec<u8>> {

@@ -33,7 +33,7 @@ fn webhook(decide: Decide) -> Arc<Webhook> {
 
 fn with_cache(cache: Arc<RegistryCache>, decide: Decide) -> Arc<Webhook> {
     let (metrics, health) = (Metrics::new(cache.clone(), None), Arc::default());
-    Webhook::new(cache, health, metrics, decide, Severities::default(), "agent".to_owned())
+    Webhook::new(cache, health, metrics, decide, Severities::default(), "agent".to_owned(), Limits::default())
 }
 
 fn denying() -> Arc<Webhook> {
@@ -197,27 +197,33 @@ async fn answers_500_to_a_panic_and_serves_the_next_request() {
     assert_eq!(post(&webhook, "/mutate", review().to_string()).await.0, StatusCode::OK);
 }
 
-#[tokio::test]
-async fn rejects_requests_over_the_limits() {
-    let webhook = denying();
-    let all = webhook.requests.try_acquire_many(u32::try_from(REQUESTS).unwrap()).unwrap();
-    let (status, message) = post(&webhook, "/mutate", review().to_string()).await;
-    assert_eq!(
-        (status, message.as_str()),
-        (StatusCode::SERVICE_UNAVAILABLE, "too many requests in flight; try again\n")
-    );
-    assert_eq!(get(webhook.router(), "/livez").await.0, StatusCode::OK);
-    drop(all);
-    assert_eq!(post(&webhook, "/mutate", review().to_string()).await.0, StatusCode::OK);
+/// A review with an object of many lists.
+fn costly() -> String {
+    review().to_string().replace(r#"{"kind":"Secret"}"#, &format!("[{}0]", r#"{"":[0]},"#.repeat(1 << 20)))
+}
 
-    let all_but_one = webhook.body_blocks.try_acquire_many(u32::try_from(BODY_BLOCKS - 1).unwrap()).unwrap();
+#[tokio::test]
+async fn rejects_a_review_that_takes_too_much_memory() {
+    let webhook = denying();
+    let (status, message) = post(&webhook, "/mutate", costly()).await;
+    let expected = "parsed, the review would take more than 67108864 bytes of memory\n";
+    assert_eq!((status, message.as_str()), (StatusCode::PAYLOAD_TOO_LARGE, expected));
+    assert_eq!(post(&webhook, "/mutate", review().to_string()).await.0, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn bodies_of_answered_requests_take_no_memory() {
+    let webhook = denying();
     let mut large = review().to_string().into_bytes();
-    assert_eq!(post(&webhook, "/mutate", large.clone()).await.0, StatusCode::OK);
-    large.resize(BODY_BLOCK + 1, b' ');
-    assert_eq!(post(&webhook, "/mutate", large.clone()).await.0, StatusCode::SERVICE_UNAVAILABLE);
-    drop(all_but_one);
-    assert_eq!(post(&webhook, "/mutate", large).await.0, StatusCode::OK);
-    assert_eq!(webhook.body_blocks.available_permits(), BODY_BLOCKS);
+    large.resize(BODY_LIMIT, b' ');
+    // One after the other they are larger than all bodies may be at once.
+    for _ in 0..4 {
+        assert_eq!(post(&webhook, "/mutate", large.clone()).await.0, StatusCode::OK);
+    }
+    for body in ["{}", "[", &costly()] {
+        assert_ne!(post(&webhook, "/mutate", body.to_owned()).await.0, StatusCode::OK);
+    }
+    assert_eq!(webhook.connections().bodies(), 0);
 }
 
 #[tokio::test]
@@ -234,7 +240,8 @@ async fn shows_names_and_reasons_on_the_metrics_port_only() {
     let (cache, health) = (Arc::new(RegistryCache::default()), Arc::new(HealthState::default()));
     let server = health.add("api-server", Requirement::AtStart);
     let metrics = Metrics::new(cache.clone(), None).with(super::super::health_server::collector(health.clone()));
-    let webhook = Webhook::new(cache, health, metrics, Decide::default(), Severities::default(), "agent".to_owned());
+    let (decide, agent) = (Decide::default(), "agent".to_owned());
+    let webhook = Webhook::new(cache, health, metrics, decide, Severities::default(), agent, Limits::default());
     let text = async |router, path| get(router, path).await.1;
     for router in [webhook.router(), webhook.metrics_router()] {
         assert_eq!(get(router.clone(), "/readyz").await.0, StatusCode::SERVICE_UNAVAILABLE);

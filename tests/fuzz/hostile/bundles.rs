@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use trustspan::admission::{Request, validate};
 use trustspan::registry::Registry;
 use trustspan::trust::Severities;
-use trustspan::webhook::{response::answer, review::Review};
+use trustspan::webhook::{Limits, response::answer, review::Review};
 
 use super::crafted::Crafted;
 use super::{
@@ -24,7 +24,7 @@ use crate::pool::POOL;
 fn judged(label: &str, kind: &Value, object: &Value, old: &Value) -> Trial {
     let (body, registry) = (body(kind.clone(), object, old), Registry::new([]));
     trial(label, || {
-        let review = Review::parse(body.as_bytes()).expect("a review");
+        let review = Review::parse(body.as_bytes(), Limits::default().review).expect("a review");
         let request = Request { in_guarded_namespace: true, ..review.request("agent") };
         let decision = validate(&request, &registry, &Severities::default(), Timestamp::now());
         answer(&review.uid, &decision).expect("an answer");

@@ -7,7 +7,7 @@ use trustspan::admission::{self, Decision, Request};
 use trustspan::registry::Registry;
 use trustspan::store::directory::entry;
 use trustspan::trust::Severities;
-use trustspan::webhook::{response::answer, review::Review};
+use trustspan::webhook::{Limits, response::answer, review::Review};
 
 use super::{
     SIZE, Trial,
@@ -45,7 +45,7 @@ pub(super) fn both(name: &str, body: &str, registry: &Registry) -> [Trial; 2] {
 
 /// Parses a body, decides, and writes the response.
 fn judged(body: &str, decide: impl FnOnce(&Request<'_>, Timestamp) -> Decision) {
-    let Ok(review) = Review::parse(body.as_bytes()) else { return };
+    let Ok(review) = Review::parse(body.as_bytes(), Limits::default().review) else { return };
     let request = Request { in_guarded_namespace: true, ..review.request("agent") };
     let decision = decide(&request, Timestamp::now());
     answer(&review.uid, &decision).expect("an answer");
