@@ -4,6 +4,8 @@
 //! `TRUSTSPAN_CONTROL=FILE` attacks another trustspan binary. `TRUSTSPAN_HOSTILE_SECONDS` sets the time of each attack and
 //! `TRUSTSPAN_SEARCH_SECONDS` that of the search; `TRUSTSPAN_SEED` repeats a search. An argument selects attacks by a part of their names.
 
+#![allow(clippy::unwrap_used)] // a test may fail
+
 mod search;
 #[path = "../bed/seed.rs"]
 mod seed;
