@@ -17,8 +17,7 @@ const ROTATED: usize = 256 << 10;
 pub(super) const RULE: Rule = Rule {
     id: "too-large",
     severity: Severity::Deny,
-    summary: "a bundle whose subjects do not fit into a handshake; from 32 KB of them on it warns. CAs of more than 256 KiB in a Secret \
-              from which a GatewaySecret takes CAs",
+    summary: "a bundle whose subjects do not fit into a handshake (warns from 32 KB on); a rotated bundle of over 256 KiB",
     remedy: "remove the CAs that no client needs; do not mix private client CAs with public CAs",
     source: "RFC 8446 section 4.2.4; Envoy, measured: it accepts the update, and every handshake fails",
     example: "ca.crt: the subjects of its 120 CAs take 66120 bytes. expected at most 65400: with more every handshake fails; \
