@@ -7,7 +7,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::blockers::Pause;
-use super::history::{View, admits};
+use super::history::{View, admits, authorities};
 use super::snapshot::{Answer, Endpoint, Issuance, LoadedTrust, ProbeResult, Shown, Snapshot};
 use crate::api::{Endpoints, Wait};
 use crate::rotation::journal::{Sightings, Version};
@@ -32,7 +32,7 @@ pub(super) fn record_sightings(snapshot: &Snapshot<'_>, versions: &mut Vec<Versi
     let Some(newest) = versions.last().cloned() else { return };
     let known: Vec<_> =
         versions.iter().filter_map(|version| version.chain.first()).map(|leaf| leaf.fingerprint.clone()).collect();
-    let evidence = Evidence { probe, newest: &newest, now };
+    let evidence = Evidence::new(snapshot, probe, &newest, now);
     for version in versions.iter_mut() {
         version.seen = evidence.sightings(version, &known);
     }
@@ -53,10 +53,21 @@ pub(super) fn record_sightings(snapshot: &Snapshot<'_>, versions: &mut Vec<Versi
 struct Evidence<'a> {
     probe: &'a ProbeResult,
     newest: &'a Version,
+    /// The canary is of the CA that the next bundle adds, so it shows nothing about earlier ones.
+    is_canary_ahead: bool,
     now: Timestamp,
 }
 
-impl Evidence<'_> {
+impl<'a> Evidence<'a> {
+    fn new(snapshot: &Snapshot<'_>, probe: &'a ProbeResult, newest: &'a Version, now: Timestamp) -> Self {
+        let is_of_source = || {
+            let source = snapshot.usable_client_ca().ok();
+            source.is_some_and(|secret| admits(&authorities(secret), &probe.canary, now))
+        };
+        let is_canary_ahead = !probe.canary.is_empty() && !admits(&newest.trust, &probe.canary, now) && is_of_source();
+        Self { probe, newest, is_canary_ahead, now }
+    }
+
     fn admits_canary(&self, version: &Version) -> bool {
         !self.probe.canary.is_empty() && admits(&version.trust, &self.probe.canary, self.now)
     }
@@ -111,7 +122,11 @@ impl Evidence<'_> {
             true => !known.contains(&shown.leaf),
             false => serves(version, shown) && !serves(self.newest, shown),
         };
-        let differs = self.admits_canary(self.newest) && !self.admits_canary(version);
+        // Until the next bundle is in use, an endpoint that rejects a canary of its CA may have any content.
+        let differs = match self.is_canary_ahead {
+            true => !self.trusts_newest(version),
+            false => self.admits_canary(self.newest) && !self.admits_canary(version),
+        };
         Sightings {
             leaf: with(&version.seen.leaf, &|shown| Some(has_leaf(shown))),
             bundle: with(&version.seen.bundle, &|shown| {
@@ -160,7 +175,7 @@ fn count(view: &View<'_>, before: &[Version]) -> Option<Endpoints> {
     };
     let replaced = |version: &Version| Version { replaced: version.replaced.or(Some(view.now)), ..version.clone() };
     let versions: Vec<_> = before.iter().filter(is_former).map(replaced).chain([newest.clone()]).collect();
-    let evidence = Evidence { probe, newest, now: view.now };
+    let evidence = Evidence::new(view.snapshot, probe, newest, view.now);
     // No endpoint is known to be past a guessed version.
     let past: Option<Vec<_>> = (0..versions.len() - 1).map(|at| evidence.past(&versions, at)).collect();
     let is_current = |endpoint: &Endpoint| {
@@ -243,7 +258,7 @@ fn waits(view: &View<'_>) -> Vec<Pause> {
 fn mute_canary(view: &View<'_>, probe: &ProbeResult) -> Option<String> {
     let name = view.entry.canary_name();
     let newest = view.journal.gateways.last()?;
-    let evidence = Evidence { probe, newest, now: view.now };
+    let evidence = Evidence::new(view.snapshot, probe, newest, view.now);
     let mut narrower = view.gateways_in_use.iter().filter(|version| !evidence.trusts_newest(version)).peekable();
     narrower.peek()?;
     let source = view.entry.client_ca_name();

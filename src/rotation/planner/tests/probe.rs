@@ -292,6 +292,28 @@ fn an_ended_propagation_delay_is_no_observation() {
     }
 }
 
+/// The CA in between was gone before a probe with a canary of it: its propagation delay says nothing about an endpoint that hangs.
+#[test]
+fn an_endpoint_that_rejects_a_canary_of_the_next_ca_may_have_any_earlier_content() {
+    let (old, new, next) = (ca("old"), ca("new"), ca("next"));
+    let mut scene = expanded(&old, &new);
+    let (served, canary) = (scene.source.clone(), pair(&next, "canary"));
+    scene.now += HOUR;
+    scene.ca = source(&next);
+    scene.see(Some(&canary), &[(ONE, Ok((&served, Some(Refused))))]);
+    let plan = scene.reconcile();
+    assert_eq!(plan.converged, [parsed(old.der())]);
+    scene.take(&plan);
+    scene.reconcile();
+    scene.see(Some(&canary), &[(ONE, Ok((&served, Some(Accepted))))]);
+    assert_eq!(scene.reconcile().converged, [&next, &new, &old].map(|ca| parsed(ca.der())));
+    // A canary of another issuer is never accepted, so nothing waits for it.
+    let mut scene = expanded(&old, &new);
+    scene.now += HOUR;
+    scene.see(Some(&canary), &[(ONE, Ok((&served, Some(Refused))))]);
+    assert_eq!(scene.reconcile().converged, [&new, &old].map(|ca| parsed(ca.der())));
+}
+
 #[test]
 fn a_wait_names_pod_and_address() {
     let (old, new) = (ca("old"), ca("new"));
