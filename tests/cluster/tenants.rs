@@ -15,7 +15,7 @@ use crate::trust_consumer::consumer;
 use crate::usage::{Memory, summary};
 
 cases![
-    tenant_objects_without_rights_open_no_watch_and_delay_no_rotation,
+    alone tenant_objects_without_rights_open_no_watch_and_delay_no_rotation,
     tenant_objects_with_rights_have_a_limited_number_of_watches,
     tenant_trust_consumers_without_rights_open_no_watch,
     tenant_watches_begin_after_the_reads_and_cause_another,
