@@ -1,8 +1,8 @@
 //! HTTPS for the webhook: parses an AdmissionReview, asks for the decision and writes the response.
 //!
-//! Every step is bounded, since any caller that reaches the port may send requests: connections ([`connections`]) and their timeouts
-//! ([`listener`]), size and time of the body ([`Webhook`]), memory and nesting of what is parsed ([`bounded_json`]), judgements at a time
-//! ([`queues`]), labels ([`metrics`]).
+//! Every step is bounded, since any caller that reaches the port may send requests: connections (`connections`) and their timeouts
+//! ([`listener`]), size and time of the body ([`Webhook`]), memory and nesting of what is parsed (`bounded_json`), judgements at a time
+//! (`queues`), labels (`metrics`).
 
 mod bounded_json;
 pub mod client_ca;
