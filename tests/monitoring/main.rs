@@ -205,9 +205,9 @@ impl Prometheus {
             format!("--storage.tsdb.path={}", dir.join("data").display()),
             format!("--web.listen-address=127.0.0.1:{port}"),
         ];
-        let program = Path::new("/usr/bin/prometheus");
-        ensure!(program.is_file(), "Prometheus is missing: install it (Debian: prometheus)");
-        let process = cluster.spawn("prometheus", program, args, &[])?;
+        let missing = "Prometheus is missing: install it (Debian: prometheus)";
+        Command::new("prometheus").arg("--version").output().context(missing)?;
+        let process = cluster.spawn("prometheus", Path::new("prometheus"), args, &[])?;
         let prometheus = Self { port, _process: process };
         wait_for(
             "Prometheus to scrape every target",
