@@ -201,6 +201,25 @@ impl Cluster {
         Ok(list["items"].as_array_mut().map(std::mem::take).unwrap_or_default())
     }
 
+    /// Acts as the kubelet: reports that the pods of a Deployment are ready, until its rollout is complete.
+    pub(crate) fn come_up(&self, ns: &str, name: &str) -> Result<()> {
+        let now = jiff::Timestamp::now().to_string();
+        let ready = json!({ "type": "Ready", "status": "True", "lastTransitionTime": now });
+        let up = json!({ "status": { "phase": "Running", "conditions": [ready] } }).to_string();
+        wait_for(&format!("the rollout of {name} to be complete"), SOON, || {
+            for pod in self.list("pods", ns, &format!("app={name}"))? {
+                let pod = pod["metadata"]["name"].as_str().unwrap_or_default();
+                let args = ["patch", "pod", pod, "--subresource=status", "--type=merge", "--patch", &up];
+                // The pod may be deleted already.
+                self.kubectl(args).ns(ns).run()?;
+            }
+            let stored = self.get("deployment", ns, name)?;
+            let status = &stored["status"];
+            Ok(status["observedGeneration"] == stored["metadata"]["generation"]
+                && ["replicas", "updatedReplicas", "availableReplicas"].iter().all(|count| status[count] == 1))
+        })
+    }
+
     /// Whether an object exists.
     pub(crate) fn exists(&self, kind: &str, ns: &str, name: &str) -> Result<bool> {
         Ok(!self.kubectl(["get", kind, name, "--ignore-not-found", "-o", "name"]).ns(ns).ok()?.is_empty())

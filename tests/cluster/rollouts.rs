@@ -22,25 +22,6 @@ fn get(kept: &Kept<'_>, name: &str) -> Result<Value> {
     kept.cluster.get("deployment", kept.ns, name)
 }
 
-/// Acts as the kubelet: reports that the pods of a Deployment are ready, until its rollout is complete.
-fn come_up(kept: &Kept<'_>, name: &str) -> Result<()> {
-    let now = jiff::Timestamp::now().to_string();
-    let ready = json!({ "type": "Ready", "status": "True", "lastTransitionTime": now });
-    let up = json!({ "status": { "phase": "Running", "conditions": [ready] } }).to_string();
-    wait_for(&format!("the rollout of {name} to be complete"), SOON, || {
-        for pod in kept.cluster.list("pods", kept.ns, &format!("app={name}"))? {
-            let pod = pod["metadata"]["name"].as_str().unwrap_or_default();
-            let args = ["patch", "pod", pod, "--subresource=status", "--type=merge", "--patch", &up];
-            // The pod may be deleted already.
-            kept.cluster.kubectl(args).ns(kept.ns).run()?;
-        }
-        let stored = get(kept, name)?;
-        let status = &stored["status"];
-        Ok(status["observedGeneration"] == stored["metadata"]["generation"]
-            && ["replicas", "updatedReplicas", "availableReplicas"].iter().all(|count| status[count] == 1))
-    })
-}
-
 /// The number of rollouts of a Deployment, including the first.
 fn rollouts(kept: &Kept<'_>, name: &str) -> Result<usize> {
     Ok(kept.cluster.list("replicasets", kept.ns, &format!("app={name}"))?.len())
@@ -59,7 +40,7 @@ fn workloads_that_the_webhook_missed_are_reported_then_restarted_one_by_one(clus
         };
         for (name, flag) in flags {
             apply(name, flag)?;
-            come_up(kept, name)?;
+            kept.cluster.come_up(kept.ns, name)?;
         }
         let (_server, _registration) = kept.judged()?;
         kept.write_root(&Authority::new("root")?)?;
@@ -81,9 +62,9 @@ fn workloads_that_the_webhook_missed_are_reported_then_restarted_one_by_one(clus
         wait_for("the first to be rolled", SOON, || Ok(is_rewritten(&get(kept, "a")?)))?;
         kept.wait_condition("WorkloadsCurrent", "Rolling", &["when the rollout of deployment/a is complete"])?;
         expect("the second", volume(&get(kept, "b")?), "root")?;
-        come_up(kept, "a")?;
+        kept.cluster.come_up(kept.ns, "a")?;
         wait_for("the second to be rolled", SOON, || Ok(is_rewritten(&get(kept, "b")?)))?;
-        come_up(kept, "b")?;
+        kept.cluster.come_up(kept.ns, "b")?;
         kept.wait_condition("WorkloadsCurrent", "Current", &[])?;
         ensure!(kept.events("WorkloadRolled")?.len() == 2, "saw {:?}", kept.events("WorkloadRolled")?);
         kept.wait_metric(&agent, "agent_writes_total", ",what=\"rollout\"", |count| count == 2.0)?;
@@ -98,7 +79,7 @@ fn workloads_that_the_webhook_missed_are_reported_then_restarted_one_by_one(clus
             let manifest = deployment(name, "root", &[]).to_string();
             cluster.kubectl(["replace", "-f", "-"]).ns(kept.ns).stdin(manifest).ok()?;
             expect(name, &get(kept, name)?["spec"]["template"], template)?;
-            come_up(kept, name)?;
+            kept.cluster.come_up(kept.ns, name)?;
             ensure!(rollouts(kept, name)? == 2, "{name}: expected one rollout after the first");
         }
         Ok(())
@@ -108,7 +89,7 @@ fn workloads_that_the_webhook_missed_are_reported_then_restarted_one_by_one(clus
 fn nothing_rolls_while_the_webhook_is_down(cluster: &Cluster) -> Result<()> {
     kept(cluster, |kept| {
         cluster.apply(kept.ns, &deployment("app", "root", &[]).to_string())?;
-        come_up(kept, "app")?;
+        kept.cluster.come_up(kept.ns, "app")?;
         let before = get(kept, "app")?["spec"].clone();
         kept.write_root(&Authority::new("root")?)?;
         let (mut server, _registration) = kept.judged()?;
@@ -124,7 +105,7 @@ fn nothing_rolls_while_the_webhook_is_down(cluster: &Cluster) -> Result<()> {
         // After the right is restored, the restarts continue.
         server.start_again()?;
         wait_for("the workload to be rolled", SOON, || Ok(is_rewritten(&get(kept, "app")?)))?;
-        come_up(kept, "app")?;
+        kept.cluster.come_up(kept.ns, "app")?;
         ensure!(rollouts(kept, "app")? == 2, "expected one rollout after the first");
         Ok(())
     })
@@ -148,14 +129,14 @@ fn a_change_of_content_rolls_once_who_loads_it(cluster: &Cluster) -> Result<()> 
                 Ok(shown.stdin(manifest.clone()).ok()?.contains(HASH))
             })?;
             cluster.apply(kept.ns, &manifest)?;
-            come_up(kept, name)?;
+            kept.cluster.come_up(kept.ns, name)?;
         }
         let before = get(kept, "serves")?["spec"].clone();
         let previous = hash(&get(kept, "trusts")?).map(str::to_owned);
         kept.write_root(&new)?;
         kept.wait_bundle(&[&new, &old])?;
         wait_for("who loads the CAs to be rolled", SOON, || Ok(hash(&get(kept, "trusts")?) != previous.as_deref()))?;
-        come_up(kept, "trusts")?;
+        kept.cluster.come_up(kept.ns, "trusts")?;
         kept.wait_condition("WorkloadsCurrent", "Current", &[])?;
         ensure!(rollouts(kept, "trusts")? == 2, "expected one rollout after the first");
         expect("who loads the leaf", &get(kept, "serves")?["spec"], before)

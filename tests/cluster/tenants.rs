@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use crate::stage::istio;
-use crate::testbed::{Agents, Authority, Cluster, Kept, Request, SOON, User, wait_for};
+use crate::testbed::{Agents, Authority, Cluster, Kept, Process, Request, SOON, User, wait_for};
 use crate::trust_consumer::consumer;
 use crate::usage::{Memory, summary};
 
@@ -39,17 +39,23 @@ const MEMORY: u64 = 96 * 1024;
 /// The most requests in a second.
 const RATE: f64 = 20.0;
 
+/// A GatewaySecret in phase Steady, and its agent, which reconciles a tenant's namespace, too.
+fn steady<'c>(cluster: &'c Cluster, ns: &'c str, hostile: &str) -> Result<(Kept<'c>, Process)> {
+    let mut kept = Kept::new(cluster, ns, "1s")?;
+    kept.agents.more = vec!["--namespace".to_owned(), hostile.to_owned()];
+    kept.write_root(&Authority::new("first")?)?;
+    kept.agents.grant()?;
+    let agent = kept.agents.start_with("a", &cluster.kubeconfig(User::Agent), "30s")?;
+    kept.wait_phase("Steady")?;
+    Ok((kept, agent))
+}
+
 fn tenant_objects_without_rights_open_no_watch_and_delay_no_rotation(cluster: &Cluster) -> Result<()> {
     let many = std::env::var("TRUSTSPAN_TENANT_OBJECTS").map_or(Ok(OBJECTS), |many| many.parse())?;
     let is_long = many > OBJECTS;
     let patience = SOON + Duration::from_millis(800) * u32::try_from(many)?;
     let test = |ns: &str, hostile: &str| {
-        let mut kept = Kept::new(cluster, ns, "1s")?;
-        kept.agents.more = vec!["--namespace".to_owned(), hostile.to_owned()];
-        kept.write_root(&Authority::new("first")?)?;
-        kept.agents.grant()?;
-        let agent = kept.agents.start_with("a", &cluster.kubeconfig(User::Agent), "30s")?;
-        kept.wait_phase("Steady")?;
+        let (kept, agent) = steady(cluster, ns, hostile)?;
         let rotations = if is_long { ROTATIONS } else { 1 };
         let before = fastest_rotation(&kept, rotations)?;
         let (from, begun) = (cluster.requests(User::Agent)?.len(), Instant::now());
@@ -97,12 +103,7 @@ fn tenant_objects_without_rights_open_no_watch_and_delay_no_rotation(cluster: &C
 fn tenant_objects_with_rights_have_a_limited_number_of_watches(cluster: &Cluster) -> Result<()> {
     let many = std::env::var("TRUSTSPAN_TENANT_OBJECTS").map_or(Ok(OBJECTS), |many| many.parse())?;
     let test = |ns: &str, hostile: &str| {
-        let mut kept = Kept::new(cluster, ns, "1s")?;
-        kept.agents.more = vec!["--namespace".to_owned(), hostile.to_owned()];
-        kept.write_root(&Authority::new("first")?)?;
-        kept.agents.grant()?;
-        let agent = kept.agents.start_with("a", &cluster.kubeconfig(User::Agent), "30s")?;
-        kept.wait_phase("Steady")?;
+        let (kept, agent) = steady(cluster, ns, hostile)?;
         let before = fastest_rotation(&kept, 1)?;
         let from = cluster.requests(User::Agent)?.len();
         let role = json!({

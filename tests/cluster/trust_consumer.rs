@@ -29,25 +29,6 @@ fn rollouts(cluster: &Cluster, ns: &str) -> Result<usize> {
     Ok(revision.context("no revision")?.parse()?)
 }
 
-/// Acts as the kubelet: reports that the pods of Deployment `app` are ready, until its rollout is complete.
-pub(crate) fn come_up(cluster: &Cluster, ns: &str) -> Result<()> {
-    let now = jiff::Timestamp::now().to_string();
-    let ready = json!({ "type": "Ready", "status": "True", "lastTransitionTime": now });
-    let up = json!({ "status": { "phase": "Running", "conditions": [ready] } }).to_string();
-    wait_for("the rollout to be complete", SOON, || {
-        for pod in cluster.list("pods", ns, "app=app")? {
-            let pod = pod["metadata"]["name"].as_str().unwrap_or_default();
-            let args = ["patch", "pod", pod, "--subresource=status", "--type=merge", "--patch", &up];
-            // The pod may be deleted already.
-            cluster.kubectl(args).ns(ns).run()?;
-        }
-        let stored = cluster.get("deployment", ns, "app")?;
-        let status = &stored["status"];
-        Ok(status["observedGeneration"] == stored["metadata"]["generation"]
-            && ["replicas", "updatedReplicas", "availableReplicas"].iter().all(|count| status[count] == 1))
-    })
-}
-
 pub(crate) fn wait_reason(cluster: &Cluster, ns: &str, type_: &str, reason: &str) -> Result<()> {
     wait_for(&format!("condition {type_} to say {reason}"), SOON, || {
         let stored = cluster.get("trustconsumer", ns, "limits")?;
@@ -81,7 +62,7 @@ fn trust_consumer_restarts_once_for_each_change(cluster: &Cluster) -> Result<()>
         write(cluster, ns, "Secret", &[&cas[0]])?;
         write(cluster, ns, "ConfigMap", &[&cas[0]])?;
         cluster.apply(ns, &deployment("app", "ca", &[]).to_string())?;
-        come_up(cluster, ns)?;
+        cluster.come_up(ns, "app")?;
         let loads: Vec<Value> = ["Secret", "ConfigMap"]
             .iter()
             .map(|kind| json!({ "kind": kind, "name": "ca", "keys": ["ca.crt"] }))
@@ -96,14 +77,14 @@ fn trust_consumer_restarts_once_for_each_change(cluster: &Cluster) -> Result<()>
         wait_reason(cluster, ns, "Loaded", "Rolling")?;
         // The agent is killed during the rollout.
         drop(agent);
-        come_up(cluster, ns)?;
+        cluster.come_up(ns, "app")?;
         let agent = agents.start("b")?;
         expect_rollouts(2, "after a change of the Secret")?;
         write(cluster, ns, "Secret", &[&cas[0], &cas[1]])?;
         cluster.kubectl(["label", "secret", "ca", "a=b"]).ns(ns).ok()?;
         write(cluster, ns, "ConfigMap", &[&cas[1]])?;
         wait_reason(cluster, ns, "Loaded", "Rolling")?;
-        come_up(cluster, ns)?;
+        cluster.come_up(ns, "app")?;
         expect_rollouts(3, "after a reorder, a label, and a change of the ConfigMap")?;
 
         cluster.kubectl(["rollout", "pause", "deployment/app"]).ns(ns).ok()?;
@@ -117,7 +98,7 @@ fn trust_consumer_restarts_once_for_each_change(cluster: &Cluster) -> Result<()>
         status_says_who_has_to_act(cluster, ns)?;
         cluster.kubectl(["rollout", "resume", "deployment/app"]).ns(ns).ok()?;
         wait_reason(cluster, ns, "Loaded", "Rolling")?;
-        come_up(cluster, ns)?;
+        cluster.come_up(ns, "app")?;
         expect_rollouts(4, "after the pause")
     })
 }
@@ -149,7 +130,7 @@ fn trust_consumer_restarts_once_for_each_change_while_agents_are_killed(cluster:
         let agents = Agents::new(cluster, ns)?;
         write(cluster, ns, "Secret", &[&Authority::new("ca 0")?])?;
         cluster.apply(ns, &deployment("app", "ca", &[]).to_string())?;
-        come_up(cluster, ns)?;
+        cluster.come_up(ns, "app")?;
         let loads = [json!({ "kind": "Secret", "name": "ca", "keys": ["ca.crt"] })];
         cluster.apply(ns, &consumer(&loads).to_string())?;
         agents.grant()?;
@@ -166,7 +147,7 @@ fn trust_consumer_restarts_once_for_each_change_while_agents_are_killed(cluster:
                 agent = agents.start(&format!("agent-{kills}"))?;
             }
             wait_for("the rollout", SOON, || Ok(rollouts(cluster, ns)? > change))?;
-            come_up(cluster, ns)?;
+            cluster.come_up(ns, "app")?;
             wait_reason(cluster, ns, "Loaded", "Loaded")?;
             let seen = rollouts(cluster, ns)?;
             ensure!(seen == change + 1, "{seen} rollouts after {change} changes and {kills} kills");

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::agent::kept;
 use crate::stage::deployment;
 use crate::testbed::{Authority, Cluster, Kept, SOON, wait_for};
-use crate::trust_consumer::{come_up, consumer, wait_reason};
+use crate::trust_consumer::{consumer, wait_reason};
 
 cases![rotation_waits_for_trust_consumers];
 
@@ -31,7 +31,7 @@ fn rotation_waits_for_trust_consumers(cluster: &Cluster) -> Result<()> {
         kept.wait_bundle(&[&old])?;
         kept.wait_phase("Steady")?;
         cluster.apply(ns, &deployment("app", "trust", &[]).to_string())?;
-        come_up(cluster, ns)?;
+        cluster.come_up(ns, "app")?;
         let loads = [json!({ "kind": "ConfigMap", "name": "trust", "keys": ["ca.crt"] })];
         cluster.apply(ns, &consumer(&loads).to_string())?;
         kept.agents.grant()?;
@@ -58,7 +58,7 @@ fn rotation_waits_for_trust_consumers(cluster: &Cluster) -> Result<()> {
             Ok(wait_of(kept)?.is_some_and(|wait| wait["needsAction"] != true))
         })?;
         ensure!(serving()? == before, "switched before the rollout was complete");
-        come_up(cluster, ns)?;
+        cluster.come_up(ns, "app")?;
         wait_for("the new serving certificate", SOON, || Ok(serving()? != before))?;
         kept.wait_phase("Steady")
     })

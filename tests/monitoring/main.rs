@@ -129,7 +129,7 @@ fn paused_workload(kept: &Kept<'_>) -> Result<()> {
     });
     cluster.apply(ns, &consumer.to_string())?;
     kept.agents.grant()?;
-    come_up(cluster, ns)?;
+    cluster.come_up(ns, "app")?;
     let reason = |type_: &str, reason: &str| {
         wait_for(&format!("condition {type_} of the TrustConsumer to say {reason}"), SOON, || {
             let stored = cluster.get("trustconsumer", ns, "app")?;
@@ -141,23 +141,6 @@ fn paused_workload(kept: &Kept<'_>) -> Result<()> {
     cluster.kubectl(["rollout", "pause", "deployment/app"]).ns(ns).ok()?;
     write(&Authority::new("two")?)?;
     reason("Restartable", "Paused")
-}
-
-/// Acts as the kubelet: reports that the pods are ready, until the rollout is complete.
-fn come_up(cluster: &Cluster, ns: &str) -> Result<()> {
-    let now = jiff::Timestamp::now().to_string();
-    let ready = json!({ "type": "Ready", "status": "True", "lastTransitionTime": now });
-    let up = json!({ "status": { "phase": "Running", "conditions": [ready] } }).to_string();
-    wait_for("the rollout to be complete", SOON, || {
-        for pod in cluster.list("pods", ns, "app=app")? {
-            let pod = pod["metadata"]["name"].as_str().unwrap_or_default();
-            cluster
-                .kubectl(["patch", "pod", pod, "--subresource=status", "--type=merge", "--patch", &up])
-                .ns(ns)
-                .run()?;
-        }
-        Ok(cluster.get("deployment", ns, "app")?["status"]["availableReplicas"] == 1)
-    })
 }
 
 /// The names of the metrics in the shipped alerts and dashboard.
