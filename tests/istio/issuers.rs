@@ -54,13 +54,13 @@ pub(crate) fn minimal(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout
 
 /// Compares the rotation with the forecast in the status before it.
 pub(crate) fn as_forecast(world: &mut World<'_>) -> Result<()> {
-    let before = wait_for_value("condition RotationReady", SOON, || {
+    let said = wait_for_value("the forecast of condition RotationReady", SOON, || {
         let status = world.operator.status()?;
-        let conditions = status["conditions"].as_array().into_iter().flatten();
-        Ok(conditions.into_iter().find(|condition| condition["type"] == "RotationReady").cloned())
+        let mut conditions = status["conditions"].as_array().into_iter().flatten();
+        let ready = conditions.find(|condition| condition["type"] == "RotationReady" && condition["status"] == "False");
+        let said = ready.and_then(|ready| ready["message"].as_str());
+        Ok(said.filter(|said| said.contains("spec.clients.allDeclared")).map(str::to_owned))
     })?;
-    let said = before["message"].as_str().unwrap_or_default();
-    ensure!(before["status"] == "False" && said.contains("spec.clients.allDeclared"), "saw {before}");
     let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
     let output = world.cluster.kubectl(apply).ns(&world.ns).stdin(world.layout.gateway_secret.to_string()).run()?;
     let warned = format!("Warning: {}", trustspan::api::Clients::INCOMPLETE);
