@@ -2,7 +2,8 @@
 //!
 //! A new connection is never refused for one that has not sent a complete request: the oldest such connection of the address that has the most
 //! of them is closed instead. A caller that sends its request within milliseconds is served, also next to a thousand slow
-//! ones of the same address.
+//! ones of the same address. While such connections are fewer than half, the one that is idle for the longest is closed, of the address that
+//! has the most idle ones.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -144,9 +145,13 @@ impl Connections {
     pub(super) fn open(self: &Arc<Self>, peer: IpAddr) -> Option<Open> {
         let mut table = self.table();
         let unfinished = table.open.iter().filter(|other| other.state().is_unfinished()).count();
-        if table.open.len() >= self.limits.connections || unfinished >= self.limits.unfinished() {
+        if unfinished >= self.limits.unfinished() {
+            let victim = table.oldest(State::is_unfinished)?;
+            table.evict(&victim);
+        } else if table.open.len() >= self.limits.connections {
+            // Idle and busy connections are too many, so one that just sends its request does not have to go.
             let victim =
-                table.oldest(State::is_unfinished).or_else(|| table.oldest(|state| state.phase == Phase::Idle))?;
+                table.oldest(|state| state.phase == Phase::Idle).or_else(|| table.oldest(State::is_unfinished))?;
             table.evict(&victim);
         }
         let connection = Connection::new(peer);
@@ -290,19 +295,26 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn closes_idle_connections_last_and_busy_ones_never() {
+    async fn closes_the_longest_idle_connection_while_few_are_unfinished_and_busy_ones_never() {
         let connections = connections();
-        let idle: Vec<_> = (0..2).map(|_| open(&connections, A, Phase::Idle)).collect();
+        let lone = open(&connections, B, Phase::Idle);
+        let mut idle = Vec::new();
+        for _ in 0..2 {
+            advance(Duration::from_secs(1)).await;
+            idle.push(open(&connections, A, Phase::Idle));
+        }
         let busy: Vec<_> =
-            (0..5).map(|n| open(&connections, B, if n > 2 { Phase::Queue } else { Phase::Response })).collect();
-        let unfinished = open(&connections, B, Phase::Head);
-        let next = open(&connections, A, Phase::Response);
-        assert!(is_evicted(&unfinished) && !idle.iter().any(|open| is_evicted(open)));
-        let _all: Vec<_> = (0..2).map(|_| open(&connections, A, Phase::Response)).collect();
-        assert!(idle.iter().all(|open| is_evicted(open)));
+            (0..4).map(|n| open(&connections, B, if n > 2 { Phase::Queue } else { Phase::Response })).collect();
+        let unfinished = open(&connections, B, Phase::Body);
+        let all = || [&idle[0], &idle[1], &lone, &unfinished].map(|open| is_evicted(open));
+        let mut more = Vec::new();
+        for evicted in [[true, false, false, false], [true, false, true, false], [true, true, true, false], [true; 4]] {
+            more.push(open(&connections, A, Phase::Response));
+            assert_eq!(all(), evicted);
+        }
         assert!(connections.open(A).is_none());
-        assert!(!busy.iter().chain([&next]).any(|open| is_evicted(open)));
-        drop(next);
+        assert!(!busy.iter().chain(&more).any(|open| is_evicted(open)));
+        drop(more.pop());
         assert!(connections.open(A).is_some());
     }
 
