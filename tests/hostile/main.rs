@@ -46,6 +46,7 @@ fn bodies() -> Vec<(&'static str, String)> {
     vec![
         ("maps in a list", filled(r#"{"":0},"#, 18 * MIB)),
         ("maps with lists", filled(r#"{"":[0]},"#, 18 * MIB)),
+        ("7 MiB of maps with lists", filled(r#"{"":[0]},"#, 7 * MIB - 1024)),
         ("maps as large as the limit allows", filled(r#"{"":0},"#, MIB)),
         ("maps in maps", filled(&levels, 18 * MIB)),
         ("numbers", filled("0,", 18 * MIB)),
