@@ -163,6 +163,15 @@ impl Cluster {
         self.scratch.join(user.kubeconfig())
     }
 
+    /// A copy of a user's kubeconfig with another address.
+    pub(crate) fn kubeconfig_for(&self, user: User, server: &str) -> Result<PathBuf> {
+        let mut config: Value = serde_json::from_str(&fs::read_to_string(self.kubeconfig(user))?)?;
+        *config.pointer_mut("/clusters/0/cluster/server").context("a kubeconfig without server")? = server.into();
+        let file = self.temp_dir("kubeconfig")?.join("kubeconfig");
+        fs::write(&file, config.to_string())?;
+        Ok(file)
+    }
+
     /// A directory for one test, deleted after the run.
     pub(crate) fn temp_dir(&self, hint: &str) -> Result<PathBuf> {
         let dir = self.scratch.join(&format!("{hint}-{}", self.unique()));

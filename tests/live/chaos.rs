@@ -1,4 +1,5 @@
-//! Rotations while everything around them fails at random: agents, webhooks, API server, etcd, istiod and gateways are killed or stopped.
+//! Rotations while everything around them fails at random: agents, webhooks, API server, etcd, istiod and gateways are killed or
+//! stopped, and agents are cut off.
 
 use std::{
     thread::sleep,
@@ -10,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use crate::{
     journal::DOWN,
     kept,
-    testbed::{Process, Seed, User, gateway_name},
+    testbed::{Link, Process, Seed, User, gateway_name},
     world::World,
 };
 
@@ -23,14 +24,13 @@ const LASTS: Duration = Duration::from_secs(6);
 /// Limit for the requests of both agents. Without faults, one with `--poll=2s` makes about a fifth of it.
 const REQUESTS_PER_MINUTE: f64 = 6000.0;
 
-/// The names of the agents.
-const AGENTS: [&str; 2] = ["chaos-0", "chaos-1"];
-
 /// A fault. All but the last three last for a while, next to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     AgentKilled(usize),
     AgentStopped(usize),
+    /// Nothing passes between it and the API server.
+    AgentCut(usize),
     WebhooksKilled,
     WebhooksStopped,
     IstiodStopped,
@@ -41,15 +41,17 @@ enum Fault {
 }
 
 use Fault::{
-    AgentKilled, AgentStopped, ApiServerKilled, EtcdKilled, EtcdStopped, GatewayKilled, IstiodStopped, WebhooksKilled,
-    WebhooksStopped,
+    AgentCut, AgentKilled, AgentStopped, ApiServerKilled, EtcdKilled, EtcdStopped, GatewayKilled, IstiodStopped,
+    WebhooksKilled, WebhooksStopped,
 };
 
-const ALL: [Fault; 12] = [
+const ALL: [Fault; 14] = [
     AgentKilled(0),
     AgentKilled(1),
     AgentStopped(0),
     AgentStopped(1),
+    AgentCut(0),
+    AgentCut(1),
     WebhooksKilled,
     WebhooksStopped,
     IstiodStopped,
@@ -64,12 +66,40 @@ impl Fault {
     /// Whether both cannot be there at the same time: they have one victim, or one ends only when the other has.
     fn excludes(self, other: Self) -> bool {
         match (self, other) {
-            (AgentKilled(one) | AgentStopped(one), AgentKilled(two) | AgentStopped(two)) => one == two,
+            (
+                AgentKilled(one) | AgentStopped(one) | AgentCut(one),
+                AgentKilled(two) | AgentStopped(two) | AgentCut(two),
+            ) => one == two,
             (WebhooksKilled | WebhooksStopped, WebhooksKilled | WebhooksStopped) => true,
             // A gateway that starts waits for istiod.
             (GatewayKilled(_) | IstiodStopped, GatewayKilled(_) | IstiodStopped) => true,
             _ => false,
         }
+    }
+}
+
+/// An agent that reaches the API server by a link of its own.
+struct Agent {
+    name: &'static str,
+    link: Link,
+    /// `None` while it is killed.
+    process: Option<Process>,
+}
+
+impl Agent {
+    fn start(world: &World<'_>, name: &'static str) -> Result<Self> {
+        let mut agent = Self { name, link: Link::start(world.cluster, User::Agent)?, process: None };
+        agent.start_again(world)?;
+        Ok(agent)
+    }
+
+    fn start_again(&mut self, world: &World<'_>) -> Result<()> {
+        self.process = Some(world.agents.start_with(self.name, self.link.kubeconfig(), "2s")?);
+        Ok(())
+    }
+
+    fn signal(&mut self, signal: &str) -> Result<()> {
+        self.process.as_mut().context("no agent")?.signal(signal)
     }
 }
 
@@ -80,10 +110,7 @@ pub(crate) fn rotation(world: &mut World<'_>) -> Result<()> {
     let mut seed = Seed::of_run(&format!("chaos {}", world.notes.len()));
     let before = requests(world)?;
     world.agent = None;
-    let mut agents = Vec::new();
-    for name in AGENTS {
-        agents.push(Some(world.agents.start(name)?));
-    }
+    let mut agents = [Agent::start(world, "chaos-0")?, Agent::start(world, "chaos-1")?];
     kept::begin(world)?;
     let mut faults: Vec<(Fault, Instant)> = Vec::new();
     let mut drawn = Vec::new();
@@ -107,7 +134,9 @@ pub(crate) fn rotation(world: &mut World<'_>) -> Result<()> {
     }
     faults.into_iter().try_for_each(|(fault, _)| finish(world, &mut agents, fault))?;
     kept::wait_steady(world)?;
-    world.agent = agents.swap_remove(0);
+    // The next scenario's agent does not need the link.
+    drop(agents);
+    world.agent = Some(world.agents.start("first")?);
     let minutes = started.elapsed().as_secs_f64() / 60.0;
     let rate = (requests(world)? - before) as f64 / minutes;
     world.notes.push(format!("  {rate:.0} requests of agents in a minute; faults: {}", drawn.join(", ")));
@@ -137,10 +166,11 @@ fn requests(world: &World<'_>) -> Result<usize> {
     Ok(requests.iter().filter(|request| request.namespace == world.ns).count())
 }
 
-fn begin(world: &mut World<'_>, agents: &mut [Option<Process>], fault: Fault, lasts: Duration) -> Result<()> {
+fn begin(world: &mut World<'_>, agents: &mut [Agent], fault: Fault, lasts: Duration) -> Result<()> {
     match fault {
-        AgentKilled(number) => agents[number] = None,
-        AgentStopped(number) => agents[number].as_mut().context("no agent")?.signal("STOP")?,
+        AgentKilled(number) => agents[number].process = None,
+        AgentStopped(number) => agents[number].signal("STOP")?,
+        AgentCut(number) => agents[number].link.cut(),
         WebhooksKilled => world.server.kill(),
         WebhooksStopped => world.server.pause()?,
         IstiodStopped => world.istiod.pause()?,
@@ -152,10 +182,11 @@ fn begin(world: &mut World<'_>, agents: &mut [Option<Process>], fault: Fault, la
     Ok(())
 }
 
-fn finish(world: &mut World<'_>, agents: &mut [Option<Process>], fault: Fault) -> Result<()> {
+fn finish(world: &mut World<'_>, agents: &mut [Agent], fault: Fault) -> Result<()> {
     match fault {
-        AgentKilled(number) => agents[number] = Some(world.agents.start(AGENTS[number])?),
-        AgentStopped(number) => agents[number].as_mut().context("no agent")?.signal("CONT")?,
+        AgentKilled(number) => agents[number].start_again(world)?,
+        AgentStopped(number) => agents[number].signal("CONT")?,
+        AgentCut(number) => agents[number].link.mend(),
         WebhooksKilled => world.server.start_again()?,
         WebhooksStopped => world.server.resume()?,
         IstiodStopped => world.istiod.resume()?,

@@ -1,7 +1,6 @@
 //! A proxy between the agent and the API server that can interrupt watches.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -9,7 +8,7 @@ use std::{
     },
 };
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use axum::{
     Router,
     body::{Body, to_bytes},
@@ -20,7 +19,6 @@ use axum::{
 };
 use futures::{StreamExt, stream};
 use kube::Client;
-use serde_json::Value;
 use tokio::{net::TcpListener, runtime::Runtime, sync::watch};
 use trustspan::store::cluster::connect;
 
@@ -61,7 +59,7 @@ impl Proxy {
         let direct = cluster.kubeconfig(User::Agent);
         let client = runtime.block_on(connect(Some(&direct)))?;
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
-        let kubeconfig = pointed(&direct, &format!("http://{}", listener.local_addr()?), &cluster.temp_dir("proxy")?)?;
+        let kubeconfig = cluster.kubeconfig_for(User::Agent, &format!("http://{}", listener.local_addr()?))?;
         let router =
             Router::new().fallback(forward).with_state(Line { client, state: of_line, watches: watches.clone() });
         // Without TCP_NODELAY each response waits up to 40 ms for a delayed acknowledgement.
@@ -96,15 +94,6 @@ impl Proxy {
     pub(crate) fn restore(&self) {
         self.state.send_replace(Watches::Pass);
     }
-}
-
-/// A copy of a kubeconfig with another address.
-fn pointed(kubeconfig: &Path, server: &str, dir: &Path) -> Result<PathBuf> {
-    let mut config: Value = serde_json::from_slice(&fs::read(kubeconfig)?)?;
-    *config.pointer_mut("/clusters/0/cluster/server").context("a kubeconfig without server")? = server.into();
-    let file = dir.join("kubeconfig");
-    fs::write(&file, config.to_string())?;
-    Ok(file)
 }
 
 async fn until(mut state: watch::Receiver<Watches>, wanted: fn(&Watches) -> bool) {
