@@ -11,8 +11,11 @@ pub(crate) use shared::{Content, Envoy, Gateway, PATIENCE, Scratch, wait_for};
 
 /// The folder of the repository.
 pub(crate) const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-/// The command that repeats a case.
-pub(crate) const COMMAND: &str = "./test guided";
+
+/// How to repeat a case.
+pub(crate) fn again(_case: &str) -> String {
+    "with the input that libFuzzer writes".to_owned()
+}
 
 thread_local! {
     static INPUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -27,11 +30,6 @@ impl Seed {
     /// The choices of this case. Each purpose reads the input from its start.
     pub(crate) fn of_run(_purpose: &str) -> Self {
         INPUT.with_borrow(|input| Self::new(input))
-    }
-
-    /// The number that names a run elsewhere. Here, only the input repeats a case.
-    pub(crate) fn number() -> u64 {
-        0
     }
 }
 
