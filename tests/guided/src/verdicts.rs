@@ -30,8 +30,8 @@ thread_local! {
     static JUDGE: Judge = gateway().and_then(|gateway| Judge::new(&gateway)).expect("BoringSSL");
 }
 
-/// Counters that libFuzzer reads in addition to those of the code: one for each of BoringSSL's reasons to refuse a client, since BoringSSL
-/// itself has no counters.
+/// Counters that libFuzzer reads in addition to those of the code: one for each of BoringSSL's reasons to refuse a
+/// client, since BoringSSL itself has no counters.
 #[unsafe(link_section = "__libfuzzer_extra_counters")]
 static REASONS: [AtomicU8; 1 << 10] = [const { AtomicU8::new(0) }; 1 << 10];
 
