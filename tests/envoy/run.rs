@@ -20,7 +20,7 @@ use crate::{
     client::visit,
     pki::block,
     proxy::{Content, PAIR_SLOTS, Proxy, TRUST_SLOTS, Update, pair_slot, trust_slot},
-    testbed::{self, Seed},
+    testbed,
 };
 
 /// Concurrent clients. They spend most of the time waiting for Envoy.
@@ -130,7 +130,7 @@ pub(crate) fn describe(case: &Case, result: &case::Result) -> Result<String> {
         fs::write(&file, probe.identity.cert.iter().map(|der| block("CERTIFICATE", der)).collect::<String>())?;
         writeln!(text, "  {} is {}", file.display(), probe.label)?;
     }
-    writeln!(text, "  again: TRUSTSPAN_SEED={} TRUSTSPAN_CASE={} {}", Seed::number(), case.name, testbed::COMMAND)?;
+    writeln!(text, "  again: {}", testbed::again(&case.name))?;
     Ok(text)
 }
 

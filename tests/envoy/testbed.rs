@@ -23,7 +23,9 @@ pub(crate) use trials::run as run_trials;
 pub(crate) use wait::wait_for;
 
 /// The command that repeats a case.
-pub(crate) const COMMAND: &str = "./test envoy";
+pub(crate) fn again(case: &str) -> String {
+    format!("TRUSTSPAN_SEED={} TRUSTSPAN_CASE={case} ./test envoy", Seed::number())
+}
 
 /// The directory for the bytes of disagreements.
 pub(crate) fn results() -> std::path::PathBuf {

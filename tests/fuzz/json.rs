@@ -8,13 +8,13 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 use trustspan::store::manifest::Chunks;
 
-use crate::{draw::Draw, mutate::mutate as mutate_text, pool::POOL};
+use crate::{draw::Draw, mutate::mutate as mutate_text, pool::POOL, testbed::ROOT};
 
 /// The texts of the corpus, and the shipped manifests.
 pub(crate) static TEXTS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let folders = ["tests/fuzz/corpus", "manifests/example", "manifests/base", "manifests/reviews"];
     let files = folders.iter().flat_map(|folder| {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+        let folder = Path::new(ROOT).join(folder);
         let mut files: Vec<_> =
             fs::read_dir(folder).expect("a folder").map(|file| file.expect("a file").path()).collect();
         files.sort();

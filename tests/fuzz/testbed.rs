@@ -5,3 +5,6 @@ mod seed;
 
 pub(crate) use crate::draw::Draw as Seed;
 pub(crate) use seed::Seed as RunSeed;
+
+/// The folder of the repository.
+pub(crate) const ROOT: &str = env!("CARGO_MANIFEST_DIR");

@@ -3,9 +3,10 @@
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use crate::{
-    BATCHES, TRUST_SLOTS, Trial,
+    BATCHES, TRUST_SLOTS,
     case::{Case, Snapshot},
     run,
+    trial::Trial,
 };
 
 /// Limit of disagreements that are printed one by one.

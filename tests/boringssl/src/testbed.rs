@@ -29,7 +29,9 @@ pub(crate) use seed::Seed;
 pub(crate) use wait::wait_for;
 
 /// The command that repeats a case.
-pub(crate) const COMMAND: &str = "./test boringssl";
+pub(crate) fn again(case: &str) -> String {
+    format!("TRUSTSPAN_SEED={} TRUSTSPAN_CASE={case} ./test boringssl", Seed::number())
+}
 
 /// The directory for the bytes of disagreements.
 pub(crate) fn results() -> std::path::PathBuf {
