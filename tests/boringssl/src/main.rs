@@ -39,6 +39,7 @@ mod pki;
 mod proxy;
 #[path = "../../envoy/run.rs"]
 mod run;
+mod signed;
 mod table;
 mod testbed;
 #[path = "../../envoy/texts.rs"]
@@ -56,7 +57,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use case::{CAUTIOUS, Case, Effect, Snapshot};
+use case::{Case, Effect, Snapshot, is_cautious};
 use client::Outcome;
 use generated::Side;
 use jiff::{SignedDuration, Timestamp, civil};
@@ -86,8 +87,8 @@ struct Sort {
     try_one: fn(&Judge, usize) -> Result<Trial>,
 }
 
-const SORTS: [Sort; 8] = [
-    Sort { name: "mutated", percent: 20, try_one: |judge, number| trial(judge, texts::case(number)?) },
+const SORTS: [Sort; 9] = [
+    Sort { name: "mutated", percent: 15, try_one: |judge, number| trial(judge, texts::case(number)?) },
     Sort { name: "lists", percent: 10, try_one: |judge, number| trial(judge, lists::case(number)?) },
     Sort { name: "pki", percent: 15, try_one: |judge, number| trial(judge, generated::case(number)?) },
     Sort { name: "dates", percent: 10, try_one: dated },
@@ -95,6 +96,7 @@ const SORTS: [Sort; 8] = [
     Sort { name: "chain", percent: 15, try_one: |judge, number| trial(judge, chains::case(number)?) },
     Sort { name: "constrained", percent: 10, try_one: |judge, number| trial(judge, constrained::case(number)?) },
     Sort { name: "changed", percent: 10, try_one: |judge, number| trial(judge, changed::case(number)?) },
+    Sort { name: "signed", percent: 5, try_one: |judge, number| trial(judge, signed::case(number)?) },
 ];
 
 /// A case, and the result of the comparison.
@@ -260,7 +262,7 @@ fn servers(judge: &Judge, number: usize) -> Result<Trial> {
                     .disagreements
                     .push(format!("server {}: trustspan accepts it, Envoy refuses it: {why}", server.label));
             }
-            (Err(refused), Outcome::Passed(_)) if !CAUTIOUS.contains(&refused.id()) => {
+            (Err(refused), Outcome::Passed(_)) if !is_cautious(&refused) => {
                 let (label, id) = (&server.label, refused.id());
                 trial.disagreements.push(format!("server {label}: trustspan says {id}: {refused}. Envoy accepts it"));
             }
