@@ -317,7 +317,7 @@ fn apply(elements: &mut Vec<Element>, at: usize, seed: &mut Seed) -> String {
         content: Body::Plain(values[seed.below(values.len() as u64) as usize].clone()),
         is_long: false,
     };
-    match seed.below(14) {
+    match seed.below(15) {
         0 | 1 => {
             let tag = std::mem::replace(&mut elements[at].tag, other.tag);
             format!("tag {tag:#x} turned into {:#x}", other.tag)
@@ -362,6 +362,10 @@ fn apply(elements: &mut Vec<Element>, at: usize, seed: &mut Seed) -> String {
             bytes.push(seed.below(256) as u8);
             elements[at].content = Body::Plain(bytes);
             format!("a byte more in {:#x}", elements[at].tag)
+        }
+        12 => {
+            elements[at].tag ^= 0x40;
+            format!("another class of a tag, now {:#x}", elements[at].tag)
         }
         _ => {
             let Body::Plain(bytes) = &mut elements[at].content else {
