@@ -182,7 +182,8 @@ fn marker(line: &[u8], word: &[u8]) -> Option<usize> {
     let label = &line[at + word.len()..];
     let label = &label[..label.len().min(64)];
     let names = |what: &[u8]| label.windows(what.len()).any(|w| w.eq_ignore_ascii_case(what));
-    (names(b"CERTIFICATE") || names(b"X509 CRL")).then_some(at)
+    // The labels that `bundle::skipped` takes for certificates.
+    (names(b"CERT") || names(b"PKCS7") || names(b"X509 CRL")).then_some(at)
 }
 
 fn is_comment(line: &[u8]) -> bool {
@@ -240,6 +241,8 @@ mod tests {
             ("# root -----BEGIN CERTIFICATE-----\n", Cause::TextBefore),
             ("-----BEGIN CERTIFICATE-----,\n", Cause::TextAfter),
             ("-----BEGIN CERTIFICATE-----\\n", Cause::TextAfter),
+            ("-----BEGIN PKCS7----- ", Cause::TextAfter),
+            ("-----BEGIN CERT----- ", Cause::TextAfter),
             ("-----BEGIN CERTIFICATE-----\r", Cause::CarriageReturns),
             ("-----BEGIN CERTIFICATE-----\u{a0}\n", Cause::NotAsciiAfter),
             ("-----BEGIN CERTIFICATE----\n", Cause::Marker),

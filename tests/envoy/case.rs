@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use jiff::Timestamp;
 use rustls::{pki_types::CertificateDer, sign::CertifiedKey};
-use trustspan::trust::{Finding, Proxy, Secret, SecretUsage, Severity, Verdict, bundle, judge};
+use trustspan::trust::{Finding, Proxy, Secret, SecretUsage, Severity, Verdict, bundle, chain::Refused, judge};
 use zeroize::Zeroizing;
 
 use crate::{
@@ -76,6 +76,12 @@ const POLICIES: &[&str] = &[
 /// Reasons for which trustspan may refuse a client that Envoy accepts, because this part of BoringSSL is neither
 /// modelled nor measured.
 pub(crate) const CAUTIOUS: &[&str] = &["policy", "signature-algorithm", "budget", "order-undetermined"];
+
+/// Whether trustspan refuses a client for one of these reasons, or for a list with an algorithm that it cannot verify.
+pub(crate) fn is_cautious(refused: &Refused) -> bool {
+    let is_unverified = matches!(refused, Refused::CrlUnusable { cause, .. } if cause.contains("cannot be verified"));
+    CAUTIOUS.contains(&refused.id()) || is_unverified
+}
 
 /// Suffix of the labels of valid clients without a key identifier of their CA.
 pub(crate) const BARE: &str = ", bare";
@@ -188,6 +194,9 @@ impl Case {
                 disagree("allowed, and a client that trusts the root misses an issuer".to_owned());
             }
             (Verdict::Allow | Verdict::Warn, Effect::Rejects) => disagree("allowed, and Envoy rejects it".to_owned()),
+            (Verdict::Deny, Effect::Rejects) if ca_required && rules.iter().all(|rule| POLICIES.contains(rule)) => {
+                disagree(format!("denied by {rules:?}, which may be lowered, and Envoy rejects it"));
+            }
             (Verdict::Deny, Effect::Works)
                 if !result.shadowed && !self.has_lists() && rules.iter().all(|rule| SAME_SUBJECT.contains(rule)) =>
             {
@@ -270,7 +279,7 @@ impl Case {
                 (Ok(()), Outcome::Refused(why)) => {
                     result.disagreements.push(format!("client {label}: trustspan accepts it, Envoy refuses it: {why}"));
                 }
-                (Err(refused), Outcome::Passed(_)) if CAUTIOUS.contains(&refused.id()) => {
+                (Err(refused), Outcome::Passed(_)) if is_cautious(&refused) => {
                     result.cautious.push(refused.id());
                 }
                 (Err(refused), Outcome::Passed(_)) => {

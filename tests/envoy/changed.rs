@@ -1,6 +1,7 @@
 //! Trial `changed_elements`: certificates with one or two changed elements, signed after the change.
 
 use anyhow::{Context, Result};
+use rcgen::SigningKey;
 use trustspan::trust::Certificate;
 
 use crate::{
@@ -23,6 +24,12 @@ pub(crate) fn case(number: usize) -> Result<Case> {
     let mut leaf = sub.issue(rich(Spec::leaf("client"), seed), keys.of(kind)?)?;
     let other = root.issue(Spec::leaf("other"), keys.of(Kind::P256)?)?;
     let (at, change) = match seed.below(3) {
+        0 if seed.below(6) == 0 => {
+            let keys = odd::unreadable_keys(&plain.key);
+            let (what, key) = &keys[seed.below(keys.len() as u64) as usize];
+            leaf = with_key(&leaf, &sub, key)?;
+            ("the leaf", (*what).to_owned())
+        }
         0 => {
             let sound = leaf.clone();
             let change = changed(&mut leaf, &sub, seed)?;
@@ -53,8 +60,8 @@ pub(crate) fn case(number: usize) -> Result<Case> {
 fn rich(spec: Spec, seed: &mut Seed) -> Spec {
     let extensions = odd::extensions();
     let (_, number, content) = &extensions[seed.below(extensions.len() as u64) as usize];
-    // rcgen writes these two extensions itself.
-    let raw = (seed.below(2) == 0 && ![17, 35].contains(number)).then(|| (*number, content.clone()));
+    // These extensions may be in the certificate already.
+    let raw = (seed.below(2) == 0 && ![17, 30, 35].contains(number)).then(|| (*number, content.clone()));
     let eku = if raw.as_ref().is_some_and(|(number, _)| *number == 37) { Vec::new() } else { spec.eku.clone() };
     let constraints = (spec.serial == 1 && seed.below(3) == 0).then(|| {
         element(
@@ -95,18 +102,69 @@ fn changed(identity: &mut Identity, signer: &Identity, seed: &mut Seed) -> Resul
         identity.der = [&*identity.der, &[0]].concat().into();
         return Ok("a byte after it".to_owned());
     }
+    if seed.below(24) == 0 {
+        *identity = with_long_length(identity)?;
+        return Ok("a long length of its signature".to_owned());
+    }
     let mut whole = elements(&identity.der, 0).context("DER")?;
-    let Body::Nested { elements: parts, .. } = &mut whole[0].content else { anyhow::bail!("no sequence") };
+    let parts = inside(&mut whole[0])?;
     if seed.below(12) == 0 {
         let how = change(parts, seed);
         identity.der = encoded(&whole).into();
         return Ok(format!("not signed again: {how}"));
     }
-    let Body::Nested { elements: body, .. } = &mut parts[0].content else { anyhow::bail!("no body") };
+    let body = inside(&mut parts[0])?;
     let how: Vec<_> = (0..1 + seed.below(4) / 3).map(|_| change(body, seed)).collect();
     let algorithm = encoded(&parts[1..2]);
     identity.der = signer.sign(&encoded(&parts[..1]), &algorithm)?;
     Ok(how.join(", "))
+}
+
+/// A certificate whose signature has a length with more octets than it needs.
+pub(crate) fn with_long_length(identity: &Identity) -> Result<Identity> {
+    let mut whole = elements(&identity.der, 0).context("DER")?;
+    inside(&mut whole[0])?[2].is_long = true;
+    Ok(Identity { der: encoded(&whole).into(), ..identity.clone() })
+}
+
+/// A certificate with another public key (DER), signed again.
+pub(crate) fn with_key(identity: &Identity, signer: &Identity, key: &[u8]) -> Result<Identity> {
+    let der = signed_again(&identity.der, Some(key), None, |body| Ok(signer.key.pair.sign(body)?))?;
+    Ok(Identity { der: der.into(), ..identity.clone() })
+}
+
+/// A certificate with another public key (DER), or with another signature algorithm (DER), or a revocation list with
+/// another signature algorithm, signed again.
+pub(crate) fn signed_again(
+    der: &[u8],
+    key: Option<&[u8]>,
+    algorithm: Option<&[u8]>,
+    sign: impl FnOnce(&[u8]) -> Result<Vec<u8>>,
+) -> Result<Vec<u8>> {
+    let one = |der: &[u8]| elements(der, 0).and_then(|mut read| read.pop()).context("an element");
+    let mut whole = one(der)?;
+    let parts = inside(&mut whole)?;
+    let body = inside(&mut parts[0])?;
+    if let Some(key) = key {
+        body[6] = one(key)?;
+    }
+    if let Some(algorithm) = algorithm {
+        // In a certificate a serial number precedes it.
+        let at = if body[0].tag == 0xa0 { 2 } else { 1 };
+        body[at] = one(algorithm)?;
+        parts[1] = one(algorithm)?;
+    }
+    let signature = sign(&encoded(&parts[..1]))?;
+    parts[2].content = Body::Plain([&[0][..], &signature].concat());
+    Ok(encoded(&[whole]))
+}
+
+/// The elements of a constructed element.
+fn inside(element: &mut Element) -> Result<&mut Vec<Element>> {
+    match &mut element.content {
+        Body::Nested { elements, .. } => Ok(elements),
+        Body::Plain(_) => anyhow::bail!("expected a constructed element"),
+    }
 }
 
 /// A DER element.
@@ -259,7 +317,7 @@ fn apply(elements: &mut Vec<Element>, at: usize, seed: &mut Seed) -> String {
         content: Body::Plain(values[seed.below(values.len() as u64) as usize].clone()),
         is_long: false,
     };
-    match seed.below(14) {
+    match seed.below(15) {
         0 | 1 => {
             let tag = std::mem::replace(&mut elements[at].tag, other.tag);
             format!("tag {tag:#x} turned into {:#x}", other.tag)
@@ -304,6 +362,10 @@ fn apply(elements: &mut Vec<Element>, at: usize, seed: &mut Seed) -> String {
             bytes.push(seed.below(256) as u8);
             elements[at].content = Body::Plain(bytes);
             format!("a byte more in {:#x}", elements[at].tag)
+        }
+        12 => {
+            elements[at].tag ^= 0x40;
+            format!("another class of a tag, now {:#x}", elements[at].tag)
         }
         _ => {
             let Body::Plain(bytes) = &mut elements[at].content else {

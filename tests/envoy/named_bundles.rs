@@ -57,6 +57,9 @@ pub(crate) const TRUST: &[(&str, &str, Make)] = &[
             |two: &str| two.replacen("CERTIFICATE-----\n", "CERT-----\nMIIBUTCB+aADAgECAgEBMAoGCCqGSM49BAMCMBEx\n", 1);
         b.text(|one, two| one.to_owned() + &doubled(two).replace("END CERTIFICATE", "END CERT"))
     }),
+    ("text-after-another-label", "found: a certificate was dropped, and we said nothing", |b| {
+        b.text(|one, two| one.to_owned() + &two.replace("CERTIFICATE", "PKCS7").replacen('\n', " ", 1))
+    }),
     ("long-chains", "found: with 32 to 64 KiB of chain the proxy closes the connection, and we let it pass", |b| {
         let key = b.keys.of(Kind::P256)?;
         let client = |size: &usize| {

@@ -3,17 +3,20 @@
 
 use anyhow::{Context, Result};
 use rustls::pki_types::{PrivatePkcs8KeyDer, pem::PemObject};
+use trustspan::trust::Certificate;
 use x509_parser::asn1_rs::{Any, FromDer};
 
 use crate::{
     case::{Case, Probe},
-    pki::{Identity, Keys, Kind, Spec, Usage, block, element},
+    changed::{with_key, with_long_length},
+    pki::{Identity, Key, Keys, Kind, Spec, Usage, block, element},
     proxy::Content,
     testbed::Seed,
 };
 
 /// The last arcs below 2.5.29.
 const ALT_NAMES: u64 = 17;
+const CONSTRAINTS: u64 = 30;
 const DISTRIBUTION_POINTS: u64 = 31;
 const POLICIES: u64 = 32;
 const AUTHORITY: u64 = 35;
@@ -49,6 +52,11 @@ pub(crate) fn extensions() -> Vec<(&'static str, u64, Vec<u8>)> {
         ("other-name-uuid", ALT_NAMES, list(&element(0xa0, &[&element(6, &uuid)[..], &element(0xa0, &text)].concat()))),
         ("private-tag", ALT_NAMES, list(&element(0xc2, b"x"))),
         ("party-latin-1", ALT_NAMES, list(&element(0xa5, &element(0xa1, &[12, 1, 0xe4])))),
+        (
+            "constraint-latin-1",
+            CONSTRAINTS,
+            list(&element(0xa1, &list(&element(0xa5, &element(0xa1, &[12, 1, 0xe4]))))),
+        ),
         ("usage-uuid", EXTENDED_USAGE, list(&[&[6, 8, 0x2b, 6, 1, 5, 5, 7, 3, 2][..], &element(6, &uuid)].concat())),
         ("party", ALT_NAMES, list(&element(0xa5, &element(0xa1, &text)))),
         ("party-junk", ALT_NAMES, list(&element(0xa5, b"zz"))),
@@ -57,6 +65,34 @@ pub(crate) fn extensions() -> Vec<(&'static str, u64, Vec<u8>)> {
         ("directory-junk", ALT_NAMES, list(&element(0xa4, &element(0x30, &element(0x31, &[]))))),
         ("usage-junk", EXTENDED_USAGE, list(&[6, 8, 0x2b, 6, 1, 5, 5, 7, 3, 2, 6, 1, 0x80])),
         ("authority-junk", AUTHORITY, list(&[0x82, 2, 0, 1])),
+    ]
+}
+
+/// Public keys (DER) that BoringSSL does not read. Those on P-256 are made of a sound one.
+pub(crate) fn unreadable_keys(sound: &Key) -> Vec<(&'static str, Vec<u8>)> {
+    let info = |algorithm: &[u8], bits: &[u8]| {
+        element(0x30, &[element(0x30, algorithm), element(3, &[&[0], bits].concat())].concat())
+    };
+    let rsa = |bits: usize, last: u8, exponent: &[u8]| {
+        let modulus = [&[0][..], &vec![0xff; bits / 8 - 1], &[last]].concat();
+        let numbers = element(0x30, &[element(2, &modulus), element(2, exponent)].concat());
+        info(&[6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1, 5, 0], &numbers)
+    };
+    let on_p256 = |point: &[u8]| {
+        info(&[6, 7, 0x2a, 0x86, 0x48, 0xce, 0x3d, 2, 1, 6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 3, 1, 7], point)
+    };
+    let point = sound.pair.public_key_raw();
+    let mut off_the_curve = point.to_vec();
+    off_the_curve[64] ^= 1;
+    vec![
+        ("an exponent of 34 bits", rsa(2048, 1, &[2, 0, 0, 0, 1])),
+        ("an exponent of 64 bits", rsa(2048, 1, &[0, 0x80, 0, 0, 0, 0, 0, 0, 1])),
+        ("an even exponent", rsa(2048, 1, &[1, 0, 2])),
+        ("the exponent 1", rsa(2048, 1, &[1])),
+        ("an even modulus", rsa(2048, 2, &[1, 0, 1])),
+        ("a modulus of 16,392 bits", rsa(16_392, 1, &[1, 0, 1])),
+        ("a point off the curve", on_p256(&off_the_curve)),
+        ("a cut point", on_p256(&point[..64])),
     ]
 }
 
@@ -103,11 +139,10 @@ fn trust() -> Result<Vec<Case>> {
     let point = [3, 0x42, 0, 4];
     let at = on_p256.der.windows(4).position(|bytes| bytes == point).context("a point")? + 3;
     let hybrid = 6 | on_p256.der[at + 64] & 1;
-    let exponent = [2, 3, 1, 0, 1];
     for (name, ca, text) in [
         // RFC 3279 section 2.3.1 requires NULL.
         ("odd-rsa-parameters", &rsa, changed(&rsa, &[0xf7, 0x0d, 1, 1, 1, 5, 0], &[0xf7, 0x0d, 1, 1, 1, 4, 0])?),
-        ("odd-rsa-exponent", &rsa, changed(&rsa, &exponent, &[2, 3, 1, 0, 2])?),
+        ("odd-rsa-exponent", &rsa, changed(&rsa, &[2, 3, 1, 0, 1], &[2, 3, 1, 0, 2])?),
         ("odd-hybrid-point", &on_p256, changed(&on_p256, &point, &[3, 0x42, 0, hybrid])?),
         // secp256k1's identifier has another length, so an unknown identifier of the right length is used.
         (
@@ -121,32 +156,29 @@ fn trust() -> Result<Vec<Case>> {
     }
 
     // Leaves with keys that BoringSSL does not read. trustspan once accepted them.
-    let rsa_leaf = root.issue(Spec::leaf("client"), keys.of(Kind::Rsa2048)?)?;
-    let ec_leaf = root.issue(Spec::leaf("client"), key.clone())?;
-    let modulus = rsa_leaf.der.windows(5).position(|bytes| bytes == exponent).context("an exponent")? - 1;
-    let y = ec_leaf.der.windows(4).position(|bytes| bytes == point).context("a point")? + 67;
-    let sound = resigned(&rsa_leaf, &root, modulus + 4, 0)?;
-    let (even_exponent, even_modulus) =
-        (resigned(&rsa_leaf, &root, modulus + 5, 1)?, resigned(&rsa_leaf, &root, modulus, 1)?);
-    let off_curve = resigned(&ec_leaf, &root, y, 1)?;
-    cases.push(case(
-        "odd-leaf-keys",
-        root.pem(),
-        &[
-            ("sound", &sound, vec![]),
-            ("even exponent", &even_exponent, vec![]),
-            ("even modulus", &even_modulus, vec![]),
-            ("off the curve", &off_curve, vec![]),
-        ],
-    )?);
+    let leaf = root.issue(Spec::leaf("client"), key.clone())?;
+    let sound = with_key(&leaf, &root, &Certificate::parse(&leaf.der)?.public_key)?;
+    let odd: Vec<_> = unreadable_keys(&root.key)
+        .into_iter()
+        .map(|(what, key)| Ok((what, with_key(&leaf, &root, &key)?)))
+        .collect::<Result<_>>()?;
+    let mut clients = vec![("sound", &sound, vec![])];
+    clients.extend(odd.iter().map(|(what, leaf)| (*what, leaf, vec![])));
+    cases.push(case("odd-leaf-keys", root.pem(), &clients)?);
 
     // A byte after a certificate of a chain. trustspan once accepted it.
     let sub = root.issue(Spec::ca("sub"), keys.of(Kind::P256)?)?;
     let below = sub.issue(Spec::leaf("below"), key.clone())?;
     let long = |one: &Identity| Identity { der: [&*one.der, &[0]].concat().into(), ..one.clone() };
-    let (long_leaf, long_sub) = (long(&ec_leaf), long(&sub));
+    let (long_leaf, long_sub) = (long(&leaf), long(&sub));
     let clients = [("leaf", &long_leaf, vec![]), ("sub", &below, vec![&long_sub]), ("neither", &below, vec![&sub])];
     cases.push(case("odd-trailing-byte", root.pem(), &clients)?);
+
+    // A length of the signature with more octets than it needs. BoringSSL accepts it; trustspan rejects it on purpose.
+    let long_root = Identity::root(Spec::ca("long"), keys.of(Kind::P256)?)?;
+    let (long_leaf, long_root) = (with_long_length(&leaf)?, with_long_length(&long_root)?);
+    cases.push(case("odd-signature-length", root.pem(), &[("leaf", &long_leaf, vec![])])?);
+    cases.push(case("odd-signature-length-of-a-ca", root.pem() + &long_root.pem(), &[("leaf", &leaf, vec![])])?);
 
     // A subtree that cannot be compared, after one that permits the name. trustspan once refused it.
     let tree = |base: &[u8]| element(0x30, &element(0x86, base));
@@ -161,17 +193,6 @@ fn trust() -> Result<Vec<Case>> {
     let text = changed(&on_p256, &[0x30, 3, 1, 1, 0xff], &[0x30, 3, 1, 1, 1])?;
     cases.push(case("odd-ca-bit", text, &[("odd", &client, vec![])])?);
     Ok(cases)
-}
-
-/// A certificate with one changed byte of its body, signed after the change.
-fn resigned(identity: &Identity, signer: &Identity, at: usize, change: u8) -> Result<Identity> {
-    let mut der = identity.der.to_vec();
-    der[at] ^= change;
-    let (_, outer) = Any::from_der(&der)?;
-    let (rest, _) = Any::from_der(outer.data)?;
-    let (body, (_, algorithm)) = (&outer.data[..outer.data.len() - rest.len()], Any::from_der(rest)?);
-    let der = signer.sign(body, &element(0x30, algorithm.data))?;
-    Ok(Identity { der, ..identity.clone() })
 }
 
 fn case(name: &str, ca: String, clients: &[(&str, &Identity, Vec<&Identity>)]) -> Result<Case> {

@@ -39,6 +39,7 @@ mod pki;
 mod proxy;
 #[path = "../../envoy/run.rs"]
 mod run;
+mod signed;
 mod table;
 mod testbed;
 #[path = "../../envoy/texts.rs"]

@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp, civil};
 use trustspan::trust::{bundle, chain::Purpose};
 
 use crate::{
-    case::{self, CAUTIOUS, Case, Effect, Snapshot},
+    case::{self, Case, Effect, Snapshot, is_cautious},
     chains, changed,
     client::Outcome,
     constrained, expect,
@@ -14,7 +14,7 @@ use crate::{
     lists,
     pki::{Identity, Keys, Kind, Spec},
     proxy::{Content, Update},
-    run,
+    run, signed,
     testbed::Seed,
     texts,
 };
@@ -27,8 +27,8 @@ pub(crate) struct Sort {
     pub(crate) try_one: fn(&Judge, usize) -> Result<Trial>,
 }
 
-pub(crate) const SORTS: [Sort; 8] = [
-    Sort { name: "mutated", percent: 20, try_one: |judge, number| trial(judge, texts::case(number)?) },
+pub(crate) const SORTS: [Sort; 9] = [
+    Sort { name: "mutated", percent: 15, try_one: |judge, number| trial(judge, texts::case(number)?) },
     Sort { name: "lists", percent: 10, try_one: |judge, number| trial(judge, lists::case(number)?) },
     Sort { name: "pki", percent: 15, try_one: |judge, number| trial(judge, generated::case(number)?) },
     Sort { name: "dates", percent: 10, try_one: dated },
@@ -36,6 +36,7 @@ pub(crate) const SORTS: [Sort; 8] = [
     Sort { name: "chain", percent: 15, try_one: |judge, number| trial(judge, chains::case(number)?) },
     Sort { name: "constrained", percent: 10, try_one: |judge, number| trial(judge, constrained::case(number)?) },
     Sort { name: "changed", percent: 10, try_one: |judge, number| trial(judge, changed::case(number)?) },
+    Sort { name: "signed", percent: 5, try_one: |judge, number| trial(judge, signed::case(number)?) },
 ];
 
 /// A case, and the result of the comparison.
@@ -124,7 +125,7 @@ fn servers(judge: &Judge, number: usize) -> Result<Trial> {
                     .disagreements
                     .push(format!("server {}: trustspan accepts it, Envoy refuses it: {why}", server.label));
             }
-            (Err(refused), Outcome::Passed(_)) if !CAUTIOUS.contains(&refused.id()) => {
+            (Err(refused), Outcome::Passed(_)) if !is_cautious(&refused) => {
                 let (label, id) = (&server.label, refused.id());
                 trial.disagreements.push(format!("server {label}: trustspan says {id}: {refused}. Envoy accepts it"));
             }

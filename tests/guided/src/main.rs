@@ -52,6 +52,8 @@ mod proxy;
 mod review;
 #[path = "../../envoy/run.rs"]
 mod run;
+#[path = "../../boringssl/src/signed.rs"]
+mod signed;
 mod testbed;
 #[path = "../../envoy/texts.rs"]
 mod texts;
