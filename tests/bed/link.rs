@@ -51,7 +51,7 @@ impl Link {
     }
 
     /// Everything passes again, also what was sent in between.
-    pub(crate) fn mend(&self) {
+    pub(crate) fn restore(&self) {
         self.passes.send_replace(true);
     }
 }

@@ -78,7 +78,7 @@ impl Fault {
     }
 }
 
-/// An agent that reaches the API server by a link of its own.
+/// An agent that reaches the API server by a separate link.
 struct Agent {
     name: &'static str,
     link: Link,
@@ -186,7 +186,7 @@ fn finish(world: &mut World<'_>, agents: &mut [Agent], fault: Fault) -> Result<(
     match fault {
         AgentKilled(number) => agents[number].start_again(world)?,
         AgentStopped(number) => agents[number].signal("CONT")?,
-        AgentCut(number) => agents[number].link.mend(),
+        AgentCut(number) => agents[number].link.restore(),
         WebhooksKilled => world.server.start_again()?,
         WebhooksStopped => world.server.resume()?,
         IstiodStopped => world.istiod.resume()?,
