@@ -53,3 +53,9 @@ pub mod webhook;
 #[cfg(test)]
 #[path = "../tests/bed/seed.rs"]
 mod seed;
+
+/// The version, with the commit as build metadata (<https://semver.org/#spec-item-10>) if `./image` has built it.
+pub const VERSION: &str = match option_env!("TRUSTSPAN_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};

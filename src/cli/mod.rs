@@ -33,7 +33,7 @@ pub use inputs::{Failure, Inputs};
 
 /// Rotate the CA behind Istio gateways without a failed handshake.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version = crate::VERSION)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -14,7 +14,7 @@ pub mod mirror;
 
 /// Keep certificates in files on a node.
 #[derive(Debug, Parser)]
-#[command(name = "trustspan-node", version, disable_help_subcommand = true)]
+#[command(name = "trustspan-node", version = crate::VERSION, disable_help_subcommand = true)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,

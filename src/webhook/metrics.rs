@@ -9,6 +9,7 @@ use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use super::tls::ServingCertificate;
@@ -102,6 +103,7 @@ impl Metrics {
     /// Counters at zero; the state of `cache` and `certificate` is read at each scrape.
     pub fn new(cache: Arc<RegistryCache>, certificate: Option<Arc<ServingCertificate>>) -> Self {
         let mut registry = Registry::with_prefix("trustspan");
+        registry.register("build", "The version that runs", Info::new([("version", crate::VERSION)]));
         let (requests, findings, break_glass) = (Family::default(), Family::default(), Family::default());
         // 0.25 ms to 4 s: the timeouts of the webhooks are at most 5 s.
         let duration: Family<_, _, fn() -> _> =
