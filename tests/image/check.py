@@ -68,7 +68,7 @@ class Container:
             target.mkdir() if mounts[path].is_dir() else target.touch()
 
     def command(self, arguments):
-        """Runs the entry point in a mount namespace of its own."""
+        """Runs the entry point in a separate mount namespace."""
         binds = "".join(f'mount --bind "{source}" "$0{path}"\n' for path, source in self.mounts.items())
         script = f'set -e\nmount --bind "$0" "$0"\n{binds}mount -o remount,ro,bind "$0"\nexec chroot --userspec="$USERSPEC" "$0" "$@"'
         entry = self.config["config"]["Entrypoint"]
@@ -123,7 +123,7 @@ def serves(container, certs):
 
 
 class Names(threading.Thread):
-    """A DNS server that knows one name: api.example is 127.0.0.1. It stands in for the cluster's."""
+    """A DNS server that knows one name: api.example is 127.0.0.1. A stand-in for the cluster's."""
 
     def __init__(self):
         super().__init__(daemon=True)
