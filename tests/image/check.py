@@ -35,8 +35,9 @@ def expect(condition, text):
 
 
 def unpacked(archive, folder):
-    """Unpacks an image, and checks each digest. Its configuration, and the digest of its manifest."""
-    layout = {entry.name: tarfile.open(archive).extractfile(entry).read() for entry in tarfile.open(archive) if entry.isfile()}
+    """Unpacks an image, and checks each digest. Its configuration."""
+    with tarfile.open(archive) as files:
+        layout = {entry.name: files.extractfile(entry).read() for entry in files if entry.isfile()}
 
     def blob(entry):
         content = layout["blobs/" + entry["digest"].replace(":", "/")]
@@ -44,14 +45,13 @@ def unpacked(archive, folder):
         expect("sha256:" + hashlib.sha256(content).hexdigest() == entry["digest"], f"{entry}: another digest")
         return content
 
-    entry = json.loads(layout["index.json"])["manifests"][0]
-    manifest = json.loads(blob(entry))
+    manifest = json.loads(blob(json.loads(layout["index.json"])["manifests"][0]))
     config = json.loads(blob(manifest["config"]))
     layers = [gzip.decompress(blob(layer)) for layer in manifest["layers"]]
     expect(["sha256:" + hashlib.sha256(layer).hexdigest() for layer in layers] == config["rootfs"]["diff_ids"], "another layer")
     for layer in layers:
         tarfile.open(fileobj=io.BytesIO(layer)).extractall(folder, filter="tar")
-    return config, entry["digest"]
+    return config
 
 
 class Container:
@@ -60,7 +60,7 @@ class Container:
     def __init__(self, archive, folder, mounts):
         self.root = folder / "root"
         self.root.mkdir()
-        self.config, self.digest = unpacked(archive, self.root)
+        self.config = unpacked(archive, self.root)
         self.mounts = mounts
         for path in mounts:
             target = self.root / path.lstrip("/")
@@ -136,8 +136,8 @@ class Names(threading.Thread):
             question = query[12:query.index(b"\0", 12) + 5]
             is_known = question == b"\3api\7example\0\0\1\0\1"
             answer = b"\xc0\x0c\0\1\0\1\0\0\0\x3c\0\4\x7f\0\0\1" if is_known else b""
-            flags, count = (b"\x81\x80", b"\0\1") if is_known else (b"\x81\x80", b"\0\0")
-            self.socket.sendto(query[:2] + flags + b"\0\1" + count + b"\0\0\0\0" + question + answer, client)
+            count = b"\0\1" if is_known else b"\0\0"
+            self.socket.sendto(query[:2] + b"\x81\x80\0\1" + count + b"\0\0\0\0" + question + answer, client)
 
 
 def resolves(container, kubeconfig):
