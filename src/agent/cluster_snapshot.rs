@@ -7,6 +7,7 @@ use kube::Client;
 use serde_json::Value;
 
 use super::gateway_pods::{PodGroup, ServedNamespaces};
+use crate::api::ProbeMode;
 use crate::registry::Entry;
 use crate::rotation::probe_target::{Probe, probe};
 use crate::rotation::readers::{ReaderTrust, TlsReader, readers};
@@ -15,22 +16,57 @@ use crate::store::{cluster, objects};
 /// The last lists. A kind that cannot be listed keeps its previous objects.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ClusterSnapshot {
-    /// Gateways, the objects that configure their TLS, and ReferenceGrants.
-    gateways: Vec<Value>,
-    /// Kinds that were never listed, and why: the Secrets that they name are unknown.
-    unlisted: BTreeMap<&'static str, String>,
-    /// Group and kind of those that were listed at least once.
-    listed: BTreeSet<(&'static str, &'static str)>,
-    /// Whether any list was attempted.
-    is_read: bool,
+    /// The GatewaySecrets that it was read for, with their workload labels.
+    read_for: BTreeMap<(String, String), BTreeMap<String, String>>,
+    /// Gateways, the objects that configure their TLS, and ReferenceGrants, by group and kind. A kind that is not installed is absent.
+    gateways: BTreeMap<(&'static str, &'static str), Listed>,
     /// Pods, by the workload labels of GatewaySecrets.
-    pods: BTreeMap<BTreeMap<String, String>, Vec<Value>>,
+    pods: BTreeMap<BTreeMap<String, String>, Listed>,
     /// Which pods of other namespaces can be gateways.
     served: ServedNamespaces,
-    /// The workload labels whose pods were listed, or could not be.
-    asked: BTreeSet<BTreeMap<String, String>>,
-    /// Services by namespace, or why they cannot be listed.
-    services: BTreeMap<String, Result<Vec<Value>, String>>,
+    /// Services by namespace.
+    services: BTreeMap<String, Listed>,
+}
+
+/// The outcome of a list.
+#[derive(Clone, Debug)]
+enum Listed {
+    /// The last objects.
+    Objects(Vec<Value>),
+    /// They were never listed: a permission is missing.
+    Forbidden(String),
+    /// They were never listed.
+    Failed(String),
+}
+
+impl Listed {
+    fn of(listed: kube::Result<Vec<Value>>, what: &str, before: Option<&Self>) -> Self {
+        let error = match listed {
+            Ok(objects) => return Self::Objects(objects),
+            Err(error) => error,
+        };
+        let reason = cluster::error_message(&error);
+        tracing::debug!("{what} not listed: {reason}");
+        match (before, error) {
+            // Even a refusal can pass: an API server that has just started may not know all Roles.
+            (Some(Self::Objects(objects)), _) => Self::Objects(objects.clone()),
+            (_, kube::Error::Api(status)) if status.code == 403 => Self::Forbidden(reason),
+            _ => Self::Failed(reason),
+        }
+    }
+
+    fn objects(&self) -> &[Value] {
+        if let Self::Objects(objects) = self { objects } else { &[] }
+    }
+}
+
+/// Why nothing can be planned with a snapshot.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unread {
+    /// It was not read for this GatewaySecret.
+    NotYet,
+    /// A list that decides how gateways are probed failed: part of a sentence.
+    Failed(String),
 }
 
 const GATEWAYS: [(&str, &str, &str); 6] = [
@@ -48,28 +84,15 @@ const WORKLOAD_LABELS: usize = 16;
 impl ClusterSnapshot {
     /// Lists what these GatewaySecrets need.
     pub(super) async fn read(client: &Client, entries: &[&Entry], before: &Self) -> Self {
-        let mut read = Self { is_read: true, ..Self::default() };
+        let mut read = Self::default();
+        read.read_for = entries.iter().map(|entry| (key_of(entry), entry.spec.workload_labels.clone())).collect();
         for (group, version, kind) in GATEWAYS {
-            match objects::list(client, group, version, kind).await {
-                Ok(gateways) => {
-                    read.gateways.extend(gateways);
-                    read.listed.insert((group, kind));
-                }
-                // 404: the kind is not installed.
-                Err(kube::Error::Api(status)) if status.code == 404 => {}
-                Err(error) => {
-                    let api_version = format!("{group}/{version}");
-                    let is_of =
-                        |object: &&Value| object["kind"] == kind && object["apiVersion"] == api_version.as_str();
-                    read.gateways.extend(before.gateways.iter().filter(is_of).cloned());
-                    let reason = cluster::error_message(&error);
-                    tracing::debug!("{kind}s of {group} not listed: {reason}");
-                    if before.listed.contains(&(group, kind)) {
-                        read.listed.insert((group, kind));
-                    } else if kind != "ReferenceGrant" {
-                        read.unlisted.insert(kind, reason);
-                    }
-                }
+            let listed = objects::list(client, group, version, kind).await;
+            // 404: the kind is not installed.
+            if !matches!(&listed, Err(kube::Error::Api(status)) if status.code == 404) {
+                let what = format!("{kind}s of {group}");
+                let listed = Listed::of(listed, &what, before.gateways.get(&(group, kind)));
+                read.gateways.insert((group, kind), listed);
             }
         }
         let probed = entries.iter().filter(|entry| entry.policy.probe.target.is_none());
@@ -77,24 +100,46 @@ impl ClusterSnapshot {
             let mut services = Vec::new();
             let listed =
                 objects::each(client, namespace, ("", "v1", "Service"), |service| services.push(service)).await;
-            let services =
-                listed.map(|()| services).map_err(|error| format!("Services: {}", cluster::error_message(&error)));
-            read.services.insert(namespace.clone(), services);
+            let listed = Listed::of(listed.map(|()| services), "Services", before.services.get(namespace));
+            read.services.insert(namespace.clone(), listed);
         }
-        read.asked = labels_within_budget(entries);
-        for labels in &read.asked {
-            match objects::pods(client, labels.iter().map(|(key, value)| (key.as_str(), value.as_str()))).await {
-                Ok(pods) => drop(read.pods.insert(labels.clone(), pods)),
-                Err(error) => tracing::debug!("pods with {labels:?} not listed: {}", cluster::error_message(&error)),
-            }
+        for labels in labels_within_budget(entries) {
+            let listed = objects::pods(client, labels.iter().map(|(key, value)| (key.as_str(), value.as_str()))).await;
+            let listed = Listed::of(listed, &format!("pods with {labels:?}"), before.pods.get(&labels));
+            read.pods.insert(labels, listed);
         }
-        let groups = read.pods.iter().flat_map(|(labels, pods)| elsewhere(entries, labels, pods)).collect();
+        let groups = read.pods.iter().flat_map(|(labels, pods)| elsewhere(entries, labels, pods.objects())).collect();
         read.served = ServedNamespaces::read(client, groups, &before.served).await;
         let served = &read.served;
         for (labels, pods) in &mut read.pods {
-            pods.retain(|pod| !served.is_unserved(labels, namespace_of(pod)));
+            if let Listed::Objects(pods) = pods {
+                pods.retain(|pod| !served.is_unserved(labels, namespace_of(pod)));
+            }
         }
         read
+    }
+
+    /// Why nothing can be planned with it for a GatewaySecret. "Not known yet" must not count as "cannot be probed": the delay alone would
+    /// decide, and what earlier probes have shown would be forgotten.
+    pub(super) fn unread(&self, entry: &Entry) -> Option<Unread> {
+        let probe = &entry.policy.probe;
+        let is_derived = probe.target.is_none() && probe.mode != ProbeMode::Disabled;
+        let is_read = self.read_for.get(&key_of(entry)) == Some(&entry.spec.workload_labels);
+        let services = self.services.get(&entry.namespace);
+        if !is_read || is_derived && services.is_none() {
+            return Some(Unread::NotYet);
+        }
+        if !is_derived || self.probe(entry).is_ok() {
+            return None;
+        }
+        let gateways = self.gateways.iter().map(|((_, kind), listed)| (format!("{kind}s"), listed));
+        let pods = self.pods.get(&entry.spec.workload_labels).map(|listed| ("Pods".to_owned(), listed));
+        let services = services.map(|listed| ("Services".to_owned(), listed));
+        let failed = gateways.chain(pods).chain(services).find_map(|(what, listed)| match listed {
+            Listed::Failed(reason) => Some(format!("{what}: {reason}")),
+            Listed::Objects(_) | Listed::Forbidden(_) => None,
+        });
+        failed.map(Unread::Failed)
     }
 
     /// Whether istiod gives no Secret to the pods of a namespace with a GatewaySecret's workload labels.
@@ -104,26 +149,26 @@ impl ClusterSnapshot {
 
     /// The objects that the webhook rewrites.
     pub(super) fn gateways(&self) -> impl Iterator<Item = &Value> {
-        self.gateways.iter().filter(|object| object["kind"] != "ReferenceGrant")
+        self.objects().filter(|object| object["kind"] != "ReferenceGrant")
     }
 
     /// The sources of trust that gateways use besides a GatewaySecret's managed Secret, and those that are unknown because their kind
     /// cannot be listed.
     pub(super) fn readers(&self, entry: &Entry) -> Vec<TlsReader> {
-        let pods: Vec<_> = self.pods.get(&entry.spec.workload_labels).into_iter().flatten().collect();
-        let mut readers = readers(entry, &self.gateways, &pods);
-        let unread = match (self.is_read, self.asked.contains(&entry.spec.workload_labels)) {
-            (false, _) => Some(("Gateways", "not listed yet")),
-            (true, false) => Some((
-                "Pods",
-                "not listed yet, or the GatewaySecrets of this namespace have more than 16 different spec.workloadLabels",
-            )),
-            (true, true) => None,
-        };
-        let unlisted = self.unlisted.iter().map(|(kind, reason)| (*kind, reason.as_str()));
-        let unlisted = unread.into_iter().chain(unlisted);
-        readers
-            .extend(unlisted.map(|(kind, reason)| TlsReader::of(kind, "", ReaderTrust::Unlisted(reason.to_owned()))));
+        let pods: Vec<_> = self.pods_of(entry).iter().collect();
+        let mut readers = readers(entry, self.objects(), &pods);
+        let unlisted = self.gateways.iter().filter(|((_, kind), _)| *kind != "ReferenceGrant");
+        let unlisted = unlisted.filter_map(|((_, kind), listed)| match listed {
+            Listed::Forbidden(reason) | Listed::Failed(reason) => Some((*kind, reason.as_str())),
+            Listed::Objects(_) => None,
+        });
+        let too_many = "the GatewaySecrets of this namespace have more than 16 different spec.workloadLabels";
+        let pods = (!self.pods.contains_key(&entry.spec.workload_labels)).then_some(("Pods", too_many));
+        readers.extend(
+            unlisted
+                .chain(pods)
+                .map(|(kind, reason)| TlsReader::of(kind, "", ReaderTrust::Unlisted(reason.to_owned()))),
+        );
         readers
     }
 
@@ -132,19 +177,32 @@ impl ClusterSnapshot {
     /// # Errors
     /// Why they cannot be probed: part of a sentence.
     pub(super) fn probe(&self, entry: &Entry) -> Result<Probe, String> {
-        let pods: Vec<_> = self.pods.get(&entry.spec.workload_labels).into_iter().flatten().collect();
+        let pods: Vec<_> = self.pods_of(entry).iter().collect();
         let services = match self.services.get(&entry.namespace) {
-            Some(Ok(services)) => services.as_slice(),
-            Some(Err(reason)) if entry.policy.probe.target.is_none() => return Err(reason.clone()),
-            _ => &[],
+            Some(Listed::Forbidden(reason)) if entry.policy.probe.target.is_none() => {
+                return Err(format!("Services: {reason}"));
+            }
+            services => services.map(Listed::objects).unwrap_or_default(),
         };
-        probe(entry, &self.gateways, &pods, services)
+        probe(entry, self.objects(), &pods, services)
     }
 
     /// The objects that a GatewaySecret's status is computed from.
     pub(super) fn of(&self, entry: &Entry) -> impl Iterator<Item = &Value> {
-        self.gateways.iter().chain(self.pods.get(&entry.spec.workload_labels).into_iter().flatten())
+        self.objects().chain(self.pods_of(entry))
     }
+
+    fn objects(&self) -> impl Iterator<Item = &Value> {
+        self.gateways.values().flat_map(Listed::objects)
+    }
+
+    fn pods_of(&self, entry: &Entry) -> &[Value] {
+        self.pods.get(&entry.spec.workload_labels).map(Listed::objects).unwrap_or_default()
+    }
+}
+
+fn key_of(entry: &Entry) -> (String, String) {
+    (entry.namespace.clone(), entry.name.clone())
 }
 
 /// The groups of pods in namespaces without a GatewaySecret for their labels.
@@ -170,6 +228,9 @@ fn labels_within_budget(entries: &[&Entry]) -> BTreeSet<BTreeMap<String, String>
 
 #[cfg(test)]
 mod tests {
+    use kube::core::Status;
+    use serde_json::json;
+
     use super::*;
     use crate::registry::tests::entry;
 
@@ -185,12 +246,102 @@ mod tests {
         let asked = labels_within_budget(&all.iter().collect::<Vec<_>>());
         assert_eq!(asked.len(), WORKLOAD_LABELS + 1);
         assert!(asked.iter().any(|labels| labels["istio"] == "own"));
-        let snapshot = ClusterSnapshot { is_read: true, asked, ..ClusterSnapshot::default() };
+        let pods = asked.into_iter().map(|labels| (labels, Listed::Objects(Vec::new()))).collect();
+        let snapshot = ClusterSnapshot { pods, ..ClusterSnapshot::default() };
         let unlisted = |entry: &Entry| {
             let is_unlisted = |reader: &TlsReader| matches!(reader.trust, ReaderTrust::Unlisted(_));
             snapshot.readers(entry).iter().any(is_unlisted)
         };
         assert!(!unlisted(&all[100]));
         assert!(unlisted(&all[99]), "its pods are unknown, so no gateway is assumed to have no other source of trust");
+    }
+
+    fn refused(code: u16) -> kube::Result<Vec<Value>> {
+        let status = Status::failure("no answer", "Reason").with_code(code);
+        Err(kube::Error::Api(status.boxed()))
+    }
+
+    const GATEWAY: (&str, &str) = ("networking.istio.io", "Gateway");
+
+    /// A snapshot that was read for one GatewaySecret, whose gateways are probed by what it lists.
+    fn probed() -> (Entry, ClusterSnapshot) {
+        let mut entry = entry("mesh", "root", "gw");
+        entry.spec.workload_labels = BTreeMap::from([("istio".to_owned(), "gw".to_owned())]);
+        let gateway = json!({
+            "apiVersion": "networking.istio.io/v1", "kind": "Gateway", "metadata": {"namespace": "mesh", "name": "public"},
+            "spec": {"selector": {"istio": "gw"}, "servers": [
+                {"hosts": ["shop.example.com"], "tls": {"mode": "MUTUAL", "credentialName": "gw"}},
+            ]},
+        });
+        let service = json!({
+            "kind": "Service", "metadata": {"namespace": "mesh", "name": "ingress"},
+            "spec": {"selector": {"istio": "gw"}, "ports": [{"name": "https", "port": 443}]},
+        });
+        let labels = entry.spec.workload_labels.clone();
+        let snapshot = ClusterSnapshot {
+            read_for: BTreeMap::from([(key_of(&entry), labels.clone())]),
+            gateways: BTreeMap::from([(GATEWAY, Listed::Objects(vec![gateway]))]),
+            pods: BTreeMap::from([(labels, Listed::Objects(Vec::new()))]),
+            services: BTreeMap::from([("mesh".to_owned(), Listed::Objects(vec![service]))]),
+            ..ClusterSnapshot::default()
+        };
+        (entry, snapshot)
+    }
+
+    #[test]
+    fn nothing_is_planned_before_a_gatewaysecret_s_objects_were_listed() {
+        let (entry, snapshot) = probed();
+        assert!(snapshot.probe(&entry).is_ok());
+        assert_eq!(snapshot.unread(&entry), None);
+        let not_yet = |snapshot: &ClusterSnapshot, entry: &Entry| {
+            assert_eq!(snapshot.unread(entry), Some(Unread::NotYet));
+        };
+        not_yet(&ClusterSnapshot::default(), &entry);
+        let other = Entry { name: "other".to_owned(), ..entry.clone() };
+        not_yet(&snapshot, &other);
+        let mut relabelled = entry.clone();
+        relabelled.spec.workload_labels = BTreeMap::from([("istio".to_owned(), "public".to_owned())]);
+        not_yet(&snapshot, &relabelled);
+        // It was read when probe.target named a Service.
+        not_yet(&ClusterSnapshot { services: BTreeMap::new(), ..snapshot }, &entry);
+    }
+
+    #[test]
+    fn a_failed_list_keeps_the_last_objects() {
+        let (entry, mut snapshot) = probed();
+        for code in [403, 500] {
+            let services = Listed::of(refused(code), "Services", snapshot.services.get("mesh"));
+            snapshot.services.insert("mesh".to_owned(), services);
+            let gateways = Listed::of(refused(code), "Gateways", snapshot.gateways.get(&GATEWAY));
+            snapshot.gateways.insert(GATEWAY, gateways);
+            assert_eq!(snapshot.unread(&entry), None);
+            assert!(snapshot.probe(&entry).is_ok(), "after a {code}");
+        }
+    }
+
+    #[test]
+    fn a_first_list_that_fails_stops_the_plan_and_a_missing_permission_stops_only_the_probe() {
+        let (entry, snapshot) = probed();
+        let without = |code| {
+            let services = Listed::of(refused(code), "Services", None);
+            let services = BTreeMap::from([("mesh".to_owned(), services)]);
+            let gateways = BTreeMap::from([(GATEWAY, Listed::of(refused(code), "Gateways", None))]);
+            [ClusterSnapshot { services, ..snapshot.clone() }, ClusterSnapshot { gateways, ..snapshot.clone() }]
+        };
+        for (snapshot, what) in without(500).iter().zip(["Services", "Gateways"]) {
+            assert_eq!(snapshot.unread(&entry), Some(Unread::Failed(format!("{what}: no answer"))));
+            let mut unprobed = entry.clone();
+            unprobed.policy.probe.mode = ProbeMode::Disabled;
+            assert_eq!(snapshot.unread(&unprobed), None, "it does not depend on {what}");
+        }
+        for snapshot in without(403) {
+            assert_eq!(snapshot.unread(&entry), None);
+            assert!(snapshot.probe(&entry).is_err());
+        }
+        // Another kind that fails does not matter while the known Gateways are enough.
+        let mut snapshot = snapshot;
+        let failed = Listed::of(refused(500), "ListenerSets", None);
+        snapshot.gateways.insert(("gateway.networking.k8s.io", "ListenerSet"), failed);
+        assert_eq!(snapshot.unread(&entry), None);
     }
 }

@@ -94,6 +94,9 @@ pub enum AgentError {
     /// An object cannot be encoded.
     #[error("cannot encode an object: {0}")]
     Encode(serde_json::Error),
+    /// Lists that decide how gateways are probed failed, and never succeeded in this process.
+    #[error("how to probe the gateways is unknown, so nothing is written: {0}")]
+    Unlisted(String),
     /// The API server does not answer.
     #[error("the API server does not answer")]
     NoAnswer,
@@ -111,7 +114,7 @@ impl AgentError {
     pub(super) fn check_result(&self) -> CheckResult {
         let message = self.condition_message();
         match self {
-            Self::NoAnswer | Self::NotLeading => CheckResult::Unreachable(message),
+            Self::NoAnswer | Self::NotLeading | Self::Unlisted(_) => CheckResult::Unreachable(message),
             Self::Api { source, .. } if self.reason() == "Failed" => cluster::check_failure(source, message),
             _ => CheckResult::Misconfigured(message),
         }

@@ -162,8 +162,10 @@ async fn refresh_snapshot(
             sender.send_replace(Arc::new(snapshot));
         };
         if timeout(RECONCILE_TIMEOUT, refresh).await.is_err() {
-            // Check `api-server` reports it.
-            tracing::debug!("the API server does not answer");
+            tracing::warn!(
+                "Gateways, Services and pods were not listed within {} s. GatewaySecrets without an earlier list wait",
+                RECONCILE_TIMEOUT.as_secs()
+            );
         }
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout};
 
 use super::backoff::{self, Backoff, Retry};
 use super::budget::NamespaceBudget;
-use super::cluster_snapshot::ClusterSnapshot;
+use super::cluster_snapshot::{ClusterSnapshot, Unread};
 use super::cluster_state::{self, ClusterState, WatchedNames};
 use super::events::EventRecorder;
 use super::lease::Leadership;
@@ -229,9 +229,17 @@ impl Reconciler {
             self.write_status(&entry, &status).await?;
             return Ok(Some(DEBOUNCE));
         }
+        let unread = snapshot.unread(&entry);
+        if unread == Some(Unread::NotYet) {
+            // A new snapshot wakes this task.
+            return Ok(None);
+        }
         let read = cluster_state::read_source_secret(&self.budget.client, &entry).await;
         let source = read.inspect_err(|error| self.source = SourceOutcome::Unreadable(error.check_result()))?;
         self.source = SourceOutcome::Read(CheckResult::Ok);
+        if let Some(Unread::Failed(reason)) = unread {
+            return Err(AgentError::Unlisted(reason));
+        }
         let has_explicit_target = entry.policy.probe.target.is_some();
         let probe = snapshot.probe(&entry);
         // A derived target is used as if it were in the policy.
@@ -243,7 +251,8 @@ impl Reconciler {
         match &probe {
             Ok(probe) => match self.prober.probe(&self.budget.client, &entry, probe, &state).await {
                 Ok(result) => state.probe_result = result,
-                Err(error) if error.has_code(403) && !has_explicit_target => {
+                // After a success a refusal may pass: what was probed must not be forgotten for it.
+                Err(error) if error.has_code(403) && !has_explicit_target && !self.prober.has_listed => {
                     state.not_probed = Some(error.condition_message());
                     entry.policy.probe.target = None;
                 }

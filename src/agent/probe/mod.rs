@@ -31,6 +31,8 @@ const CONCURRENCY: usize = 32;
 /// Probes gateways at most once per [`INTERVAL`].
 #[derive(Default)]
 pub(super) struct Prober {
+    /// Whether endpoints were listed at least once.
+    pub(super) has_listed: bool,
     last: Option<(Instant, Probe, ProbeResult)>,
 }
 
@@ -47,6 +49,7 @@ impl Prober {
         state: &ClusterState,
     ) -> Result<Option<ProbeResult>, AgentError> {
         let targets = targets::of(client, &entry.namespace, &probe.reach).await?;
+        self.has_listed = true;
         if !state.journal.is_converging() {
             self.last = None;
             return Ok(None);
