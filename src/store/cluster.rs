@@ -1,6 +1,7 @@
 //! Watches the GatewaySecrets and policies of a cluster. Nothing else is listed or watched, so no permission to read Secrets is needed.
 
 use std::collections::BTreeMap;
+use std::error::Error as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -426,7 +427,15 @@ pub fn error_message(error: &kube::Error) -> String {
         // kube's message ends with a dump of the response.
         kube::Error::Api(status) if status.message.is_empty() => status.reason.clone(),
         kube::Error::Api(status) => status.message.clone(),
-        other => other.to_string(),
+        other => {
+            // The causes in between say no more than that connecting failed.
+            let cause = std::iter::successors(other.source(), |error| (*error).source()).last().map(ToString::to_string);
+            let message = other.to_string();
+            match cause.filter(|cause| !message.contains(cause.as_str())) {
+                Some(cause) => format!("{message}: {cause}"),
+                None => message,
+            }
+        }
     }
 }
 
@@ -509,6 +518,18 @@ mod tests {
     use super::*;
     use crate::health::Requirement;
     use crate::store::HealthState;
+
+    #[test]
+    fn a_request_that_was_not_sent_is_reported_with_its_cause() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("client error (Connect)")]
+        struct NotConnected(#[source] std::io::Error);
+        let cause = std::io::Error::new(std::io::ErrorKind::ConnectionRefused, "Connection refused");
+        let error = kube::Error::Service(Box::new(NotConnected(cause)));
+        assert_eq!(error_message(&error), "ServiceError: client error (Connect): Connection refused");
+        let status = Status::failure("no quorum", "Reason").with_code(500);
+        assert_eq!(error_message(&kube::Error::Api(status.boxed())), "no quorum");
+    }
 
     fn cache_check() -> CacheCheck {
         CacheCheck::new(Arc::new(HealthState::default()).add("gatewaysecret-cache", Requirement::AtStart))
