@@ -84,8 +84,8 @@ const WORKLOAD_LABELS: usize = 16;
 impl ClusterSnapshot {
     /// Lists what these GatewaySecrets need.
     pub(super) async fn read(client: &Client, entries: &[&Entry], before: &Self) -> Self {
-        let mut read = Self::default();
-        read.read_for = entries.iter().map(|entry| (key_of(entry), entry.spec.workload_labels.clone())).collect();
+        let read_for = entries.iter().map(|entry| (key_of(entry), entry.spec.workload_labels.clone())).collect();
+        let mut read = Self { read_for, ..Self::default() };
         for (group, version, kind) in GATEWAYS {
             let listed = objects::list(client, group, version, kind).await;
             // 404: the kind is not installed.

@@ -429,7 +429,8 @@ pub fn error_message(error: &kube::Error) -> String {
         kube::Error::Api(status) => status.message.clone(),
         other => {
             // The causes in between say no more than that connecting failed.
-            let cause = std::iter::successors(other.source(), |error| (*error).source()).last().map(ToString::to_string);
+            let cause =
+                std::iter::successors(other.source(), |error| (*error).source()).last().map(ToString::to_string);
             let message = other.to_string();
             match cause.filter(|cause| !message.contains(cause.as_str())) {
                 Some(cause) => format!("{message}: {cause}"),

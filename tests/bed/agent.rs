@@ -66,6 +66,7 @@ impl<'c> Agents<'c> {
     pub(crate) fn metrics(agent: &Process) -> Result<String> {
         let (status, body) = Self::request(agent, "/metrics")?;
         ensure!(status == 200, "/metrics: expected 200, saw {status}\n{body}");
+        agent.log_metrics(&body)?;
         Ok(body)
     }
 

@@ -10,14 +10,20 @@ use super::users::User;
 /// Name of the Secret whose writes by all users are in the audit log.
 pub(crate) const AUDITED: &str = "gateway";
 
-/// The API server's audit policy (Kubernetes docs, "Auditing"): all requests of trustspan's two users, and the writes
-/// of one Secret by all users.
+/// The API server's audit policy (Kubernetes docs, "Auditing"): all requests of trustspan's two users, with what they report in Events, status
+/// and ConfigMaps, and the writes of one Secret by all users.
 pub(super) fn policy() -> Value {
     let users = [User::Agent.name(), User::Webhook.name()];
     let audited = json!([{ "group": "", "resources": ["secrets"], "resourceNames": [AUDITED] }]);
+    let reported = json!([
+        { "group": "", "resources": ["events", "configmaps"] },
+        { "group": "events.k8s.io", "resources": ["events"] },
+        { "group": "trustspan.dev" },
+    ]);
     json!({
         "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
         "rules": [
+            { "level": "Request", "users": users, "resources": reported },
             { "level": "Metadata", "users": users },
             { "level": "Metadata", "verbs": ["create", "update", "patch", "delete"], "resources": audited },
             { "level": "None" },

@@ -18,7 +18,7 @@ use super::{
     assets::trustspan,
     audit::{self, Request},
     control_plane::{AUDIT_LOG, Assets, ControlPlane},
-    dump,
+    dump, keys,
     kubectl::Kubectl,
     pki::Authority,
     process::{Process, Scratch, forget_started},
@@ -120,6 +120,11 @@ impl Cluster {
             fs::rename(&unnamed, self.scratch.join(&format!("apiserver/{name}")))?;
         }
         Ok(())
+    }
+
+    /// Fails if a log of this run, which has what trustspan wrote and answered, has part of a private key.
+    pub(crate) fn scan_for_keys(&self) -> Result<()> {
+        keys::scan(self.scratch.path())
     }
 
     /// Stops the API server for good.

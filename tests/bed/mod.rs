@@ -21,6 +21,7 @@ mod envoy;
 mod ingress;
 mod istiod;
 mod kept;
+mod keys;
 mod kubectl;
 mod link;
 mod mirror;

@@ -224,6 +224,11 @@ impl Process {
         tail(&self.log, lines)
     }
 
+    /// Keeps metrics that a test has read, as a log.
+    pub(crate) fn log_metrics(&self, metrics: &str) -> Result<()> {
+        Ok(std::fs::write(self.log.with_extension("metrics.log"), metrics)?)
+    }
+
     /// Its complete output.
     pub(crate) fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()

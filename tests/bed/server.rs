@@ -187,6 +187,7 @@ impl<'c> Server<'c> {
     pub(crate) fn metrics(&self) -> Result<String> {
         let (status, body) = http_get(self.metrics_port, "/metrics")?;
         ensure!(status == 200, "/metrics: expected 200, saw {status}\n{body}");
+        self.process.iter().try_for_each(|process| process.log_metrics(&body))?;
         Ok(body)
     }
 

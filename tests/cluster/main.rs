@@ -118,7 +118,7 @@ fn main() -> ExitCode {
     let mut args = Arguments::from_args();
     // Tests mostly wait, for kubectl and for controllers, so more of them run than there are processors.
     args.test_threads = args.test_threads.or(Some(2 * thread::available_parallelism().map_or(2, usize::from)));
-    testbed::run_trials(&args, Cluster::boot, trials, |_| Ok(()))
+    testbed::run_trials(&args, Cluster::boot, trials, Cluster::scan_for_keys)
 }
 
 fn trials(cluster: Option<&Arc<Cluster>>) -> Vec<Trial> {

@@ -41,7 +41,7 @@ impl Bed {
 fn main() -> ExitCode {
     // One test at a time: some stop API servers, and all count requests on the machine's two processors.
     let args = Arguments { test_threads: Some(1), ..Arguments::from_args() };
-    testbed::run_trials(&args, Bed::start, trials, |_| Ok(()))
+    testbed::run_trials(&args, Bed::start, trials, |bed| bed.main.scan_for_keys())
 }
 
 fn trials(bed: Option<&Arc<Bed>>) -> Vec<Trial> {

@@ -70,7 +70,7 @@ fn main() -> ExitCode {
     testbed::run_trials(&args, start, trials, |bench| {
         println!("\n{}", run::head());
         lock(&bench.table).iter().for_each(|line| println!("{line}"));
-        Ok(())
+        bench.cluster.scan_for_keys()
     })
 }
 

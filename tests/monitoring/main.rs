@@ -32,7 +32,7 @@ fn main() -> ExitCode {
             cluster.run(scrape).map_err(|error| format!("{error:#}").into())
         })]
     };
-    testbed::run_trials(&Arguments::from_args(), Cluster::boot, trials, |_| Ok(()))
+    testbed::run_trials(&Arguments::from_args(), Cluster::boot, trials, Cluster::scan_for_keys)
 }
 
 fn scrape(cluster: &Cluster) -> Result<()> {

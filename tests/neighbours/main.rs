@@ -13,7 +13,7 @@ use testbed::Cluster;
 fn main() -> ExitCode {
     // Each trust-manager reconciles all Bundles of the cluster.
     let args = Arguments { test_threads: Some(1), ..Arguments::from_args() };
-    testbed::run_trials(&args, Cluster::boot, trials, |_| Ok(()))
+    testbed::run_trials(&args, Cluster::boot, trials, Cluster::scan_for_keys)
 }
 
 fn trials(cluster: Option<&Arc<Cluster>>) -> Vec<Trial> {

@@ -34,7 +34,7 @@ impl Bed {
 fn main() -> ExitCode {
     // One test measures how long the kubelet takes.
     let args = Arguments { test_threads: Some(1), ..Arguments::from_args() };
-    testbed::run_trials(&args, Bed::start, trials, |_| Ok(()))
+    testbed::run_trials(&args, Bed::start, trials, |bed| bed.cluster.scan_for_keys())
 }
 
 fn trials(bed: Option<&Arc<Bed>>) -> Vec<Trial> {
