@@ -137,7 +137,7 @@ pub fn elect(
     let task = async move {
         let api: Api<Lease> = Api::namespaced(client, &election.namespace);
         let mut observed: Option<(LeaseSpec, Instant)> = None;
-        let begun = Instant::now();
+        let mut refused_since = None;
         let mut has_succeeded = false;
         loop {
             let started = Instant::now();
@@ -165,8 +165,11 @@ pub fn elect(
                     let failure = cluster::check_failure(&error, reason.clone());
                     let is_refused = matches!(failure, CheckResult::Misconfigured(_));
                     check.record(failure);
-                    // Permissions that were granted at the same time as this process was started may take effect later.
-                    if is_refused && !has_succeeded && begun.elapsed() >= election.lease_duration {
+                    refused_since = refused_since.or(Some(started)).filter(|_| is_refused);
+                    // Permissions that were granted at the same time as this process was started may take effect later. An API server that has just
+                    // started refuses everything until it has read the Roles.
+                    let is_final = |since: Instant| since.elapsed() >= election.lease_duration;
+                    if !has_succeeded && refused_since.is_some_and(is_final) {
                         let LeaderElection { namespace, name, .. } = election;
                         return LeaseRefused { namespace, name, reason };
                     }
@@ -245,5 +248,50 @@ fn was_written(result: kube::Result<Lease>) -> kube::Result<bool> {
         Ok(_) => Ok(true),
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::Arc;
+
+    use kube::client::Body;
+
+    use super::*;
+    use crate::health::Requirement;
+    use crate::store::HealthState;
+
+    /// How an API server answers from a time on, in seconds since the start: not at all, or with this status code.
+    type Phase = (u64, Option<u16>);
+
+    /// When the election ends because the Lease is refused, in seconds; `None` if it still goes on after a minute.
+    async fn ends_after(phases: &'static [Phase]) -> Option<u64> {
+        let start = Instant::now();
+        let answer = move |_: axum::http::Request<Body>| async move {
+            let (_, code) =
+                phases.iter().rev().find(|(from, _)| start.elapsed() >= Duration::from_secs(*from)).expect("a phase");
+            let Some(code) = code else { return std::future::pending().await };
+            let status = serde_json::json!({ "kind": "Status", "status": "Failure", "code": code, "reason": "Reason", "message": "" });
+            let response =
+                axum::http::Response::builder().status(*code).body(Body::from(status.to_string().into_bytes()));
+            Ok::<_, Infallible>(response.expect("a response"))
+        };
+        let client = Client::new(tower::service_fn(answer), "default");
+        let check = Arc::new(HealthState::default()).add("leader-lease", Requirement::Never);
+        let (_leadership, task) = elect(client, LeaderElection::default(), check);
+        timeout(Duration::from_secs(60), task).await.ok().map(|_| start.elapsed().as_secs())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_is_refused_for_its_duration_at_start_ends_the_process() {
+        assert_eq!(ends_after(&[(0, Some(403))]).await, Some(15));
+        assert_eq!(ends_after(&[(0, Some(500))]).await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_right_after_an_outage_does_not_end_the_process() {
+        assert_eq!(ends_after(&[(0, None), (20, Some(403)), (30, Some(500))]).await, None);
+        assert_eq!(ends_after(&[(0, Some(403)), (10, None), (20, Some(403)), (30, Some(500))]).await, None);
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     pace::Pace,
     sound, tampered,
     testbed::{Cluster, Istiod},
-    watched,
+    upgrade, watched,
     world::{Shape, World},
 };
 
@@ -74,6 +74,8 @@ const SHORT: Duration = Duration::from_secs(15);
 const MIDDLING: Duration = Duration::from_secs(45);
 /// Longer than the API server and cert-manager need to recover on a busy machine.
 const LASTING: Duration = Duration::from_secs(90);
+/// Twice the time that such a renewal can take: clients renew when half of their lifetime is left.
+const CHAOTIC: Duration = Duration::from_secs(200);
 /// Clients that load once delay the end of a rotation by this long.
 const LOADED_ONCE: Duration = Duration::from_secs(24);
 
@@ -102,6 +104,8 @@ const UNTOUCHED: Shape =
 /// cert-manager retries after up to twice the length of an outage, so certificates must be valid for longer.
 const OUTAGE: Shape =
     Shape { certificates: Certificates { life: LASTING, load_once_life: MIDDLING, ..KEPT.certificates }, ..KEPT };
+/// Faults follow each other for 25 s. cert-manager retries after 5, 10, 20 and 40 s, so a renewal can take that much longer.
+const CHAOS: Shape = Shape { certificates: Certificates { life: CHAOTIC, ..OUTAGE.certificates }, ..OUTAGE };
 const UNSTAGED: Certificates = Certificates { issuer: ROOT, ..STAGED.certificates };
 
 const fn clean(name: &'static str, shape: Shape, script: Script) -> Run {
@@ -126,7 +130,7 @@ pub(crate) const RUNS: &[Run] = &[
     clean("waits_for_the_renewal_policies_of_certificates", UNTOUCHED, kept::renewal_policies),
     clean("accepts_a_world_that_breaks", OUTAGE, kept::broken),
     clean("accepts_an_outage_of_the_webhooks", OUTAGE, kept::unjudged),
-    Run { one_in: 1, ..clean("accepts_chaos", OUTAGE, chaos::rotation) },
+    Run { one_in: 1, ..clean("accepts_chaos", CHAOS, chaos::rotation) },
     Run {
         by_gateways: Snapshot::Some,
         by_clients: Snapshot::Any,
