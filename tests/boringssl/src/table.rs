@@ -64,6 +64,11 @@ impl Table {
         self.disagreements.is_empty()
     }
 
+    /// Whether all disagreements are among the cases to replay.
+    pub(crate) fn are_all_replayed(&self) -> bool {
+        self.sorts.values().map(|counts| counts.disagree).sum::<usize>() == self.replays[0].len()
+    }
+
     /// The cases to replay: all disagreements, and a sample of the agreements.
     pub(crate) fn replays(&mut self) -> Vec<(Case, Snapshot)> {
         std::mem::take(&mut self.replays).into_iter().flatten().collect()
