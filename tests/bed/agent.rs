@@ -52,6 +52,15 @@ impl<'c> Agents<'c> {
 
     /// The same with another kubeconfig and another `--poll`.
     pub(crate) fn start_with(&self, name: &str, kubeconfig: &Path, poll: &str) -> Result<Process> {
+        self.start_program(&trustspan(), name, kubeconfig, poll)
+    }
+
+    /// The same with another binary of trustspan, if one is given.
+    pub(crate) fn start_version(&self, binary: Option<&Path>, name: &str, kubeconfig: &Path) -> Result<Process> {
+        self.start_program(binary.unwrap_or(&trustspan()), name, kubeconfig, "2s")
+    }
+
+    fn start_program(&self, program: &Path, name: &str, kubeconfig: &Path, poll: &str) -> Result<Process> {
         let kubeconfig = kubeconfig.display().to_string();
         let mut args = vec!["agent", "--kubeconfig", &kubeconfig, "--identity", name];
         args.extend(["--bind-address=127.0.0.1", "--metrics-port=0"]);
@@ -59,7 +68,7 @@ impl<'c> Agents<'c> {
         args.extend(self.lease.iter().flat_map(|lease| ["--lease-duration", lease]));
         args.extend(self.more.iter().map(String::as_str));
         let log = format!("agent-{}-{name}", self.cluster.unique());
-        self.cluster.spawn(&log, &trustspan(), args, &[("RUST_BACKTRACE", "1")])
+        self.cluster.spawn(&log, program, args, &[("RUST_BACKTRACE", "1")])
     }
 
     /// The text of `/metrics` of a running agent.

@@ -203,7 +203,8 @@ pub(crate) fn wait_steady(world: &World<'_>) -> Result<()> {
     .with_context(|| waits(world))
 }
 
-fn phase(world: &World<'_>) -> Result<String> {
+/// The phase in the status.
+pub(crate) fn phase(world: &World<'_>) -> Result<String> {
     Ok(world.operator.status()?["phase"].as_str().unwrap_or_default().to_owned())
 }
 

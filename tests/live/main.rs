@@ -28,6 +28,7 @@ mod run;
 mod shelf;
 mod sound;
 mod tampered;
+mod upgrade;
 mod watched;
 mod world;
 
@@ -38,7 +39,7 @@ use std::{
 
 use anyhow::Result;
 use libtest_mimic::{Arguments, Trial};
-use run::{RUNS, Run};
+use run::{RUNS, Run, UPGRADE};
 use shelf::lock;
 use testbed::{CertManager, Cluster, Istiod};
 
@@ -79,5 +80,5 @@ fn trials(bench: Option<&Arc<Bench>>) -> Vec<Trial> {
             result.map_err(|error| format!("{error:#}").into())
         })
     };
-    RUNS.iter().map(trial).collect()
+    upgrade::older().map(|_| &UPGRADE).into_iter().chain(RUNS).map(trial).collect()
 }

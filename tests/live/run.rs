@@ -118,7 +118,10 @@ const fn often(name: &'static str, script: Script) -> Run {
     Run { one_in: 1, ..clean(name, KEPT, script) }
 }
 
-/// All runs.
+/// The run of `./test upgrade`, which has an older version.
+pub(crate) const UPGRADE: Run = Run { one_in: 1, ..clean("accepts_upgrades_in_a_rotation", KEPT, upgrade::rotation) };
+
+/// All other runs.
 pub(crate) const RUNS: &[Run] = &[
     clean("accepts_renewals_under_one_ca", RENEWING, sound::renewals),
     clean("accepts_a_rotation_by_a_patient_hand", STAGED, sound::by_hand),
