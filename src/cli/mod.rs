@@ -23,6 +23,7 @@ pub mod rotate;
 pub mod rules;
 mod sanitize;
 pub mod serve;
+mod service_account;
 mod severity;
 mod state_args;
 pub mod status;
