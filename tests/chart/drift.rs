@@ -58,14 +58,15 @@ pub(crate) fn objects(bed: &Bed) -> Result<()> {
 
 /// The containers of all objects.
 fn containers(objects: &[Value]) -> Vec<Value> {
-    let pods = ["/spec/template/spec/containers", "/spec/jobTemplate/spec/template/spec/containers"];
+    let pods =
+        ["/spec/containers", "/spec/template/spec/containers", "/spec/jobTemplate/spec/template/spec/containers"];
     let lists = objects.iter().flat_map(|object| pods.iter().filter_map(|path| object.pointer(path)));
     lists.flat_map(|list| list.as_array().cloned().unwrap_or_default()).collect()
 }
 
 pub(crate) fn flags(bed: &Bed) -> Result<()> {
     let containers = containers(&bed.helm.objects(&bed.cluster, DEFAULT, &everything())?);
-    ensure!(containers.len() == 6, "expected 6 containers, saw {}", containers.len());
+    ensure!(containers.len() == 7, "expected 7 containers, saw {}", containers.len());
     for container in containers {
         let image = container["image"].as_str().context("no image")?;
         let args: Vec<_> = container["args"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -93,6 +94,7 @@ pub(crate) fn names(bed: &Bed) -> Result<()> {
     let release = Release { name: "edge", namespace: "gateways" };
     let mut values = everything();
     values["nameOverride"] = "bundles".into();
+    values["test"] = json!({ "namespace": "shop" });
     values["certgen"]["namespace"] = "envoys".into();
     values["mirror"]["namespace"] = "nodes".into();
     values["mirror"]["source"] = json!({ "kind": "ConfigMap", "namespace": "ingress", "name": "cas" });
@@ -106,7 +108,8 @@ pub(crate) fn names(bed: &Bed) -> Result<()> {
         };
         ensure!(is_ours, "{kind} {name}: the name is not that of the release");
         let namespace = metadata["namespace"].as_str();
-        let known = [None, Some("gateways"), Some("envoys"), Some("nodes"), Some("ingress"), Some("kube-system")];
+        let known =
+            [None, Some("gateways"), Some("shop"), Some("envoys"), Some("nodes"), Some("ingress"), Some("kube-system")];
         ensure!(known.contains(&namespace), "{kind} {name} is in {namespace:?}");
         // What a program reads. The name of the project remains in API groups, labels and images.
         let text = object.to_string();

@@ -152,3 +152,48 @@ fn strict(schema: &mut Value) {
         _ => {}
     }
 }
+
+const HEAD: &str = "<!-- Generated: TRUSTSPAN_WRITE=1 cargo test --test reference -->
+# Values of the Helm chart
+
+What [the chart](../install.md) can be given, from `charts/trustspan/values.yaml`. `values.schema.json` refuses every other value.
+
+| value | default | description |
+|---|---|---|
+";
+
+/// docs/reference/values.md: each value with its comment.
+pub(crate) fn values_page(yaml: &str) -> String {
+    let values: Value = serde_saphyr::from_str(yaml).unwrap();
+    let (mut page, mut path, mut comment) = (HEAD.to_owned(), Vec::<&str>::new(), None);
+    for line in yaml.lines() {
+        let text = line.trim_start();
+        match (text.strip_prefix("# "), text.split_once(':')) {
+            (Some(text), _) => comment = Some(text),
+            (None, Some((key, _))) => {
+                path.truncate((line.len() - text.len()) / 2);
+                path.push(key);
+                let Some(description) = comment.take() else { continue };
+                let default = values.pointer(&format!("/{}", path.join("/"))).unwrap();
+                page += &format!("| `{}` | `{default}` | {description} |\n", path.join("."));
+            }
+            // A paragraph that is about no single value.
+            (None, None) => comment = None,
+        }
+    }
+    page
+}
+
+/// The values without a comment on them or on a value around them.
+pub(crate) fn undescribed(page: &str, value: &Value, path: &str) -> Vec<String> {
+    if !path.is_empty() && page.contains(&format!("\n| `{path}` | ")) {
+        return Vec::new();
+    }
+    match value {
+        Value::Object(map) => map
+            .iter()
+            .flat_map(|(key, value)| undescribed(page, value, format!("{path}.{key}").trim_start_matches('.')))
+            .collect(),
+        _ => vec![path.to_owned()],
+    }
+}

@@ -45,6 +45,23 @@ fn the_chart_has_what_the_manifests_have() {
 }
 
 #[test]
+fn the_page_of_the_charts_values_is_current() {
+    let yaml = include_str!("../../charts/trustspan/values.yaml");
+    let page = chart::values_page(yaml);
+    expect_current("docs/reference/values.md", &page);
+    let undescribed = chart::undescribed(&page, &serde_saphyr::from_str(yaml).unwrap(), "");
+    assert!(undescribed.is_empty(), "charts/trustspan/values.yaml has no comment on {undescribed:?}");
+}
+
+#[test]
+fn the_chart_has_the_version_of_the_program() {
+    let chart = include_str!("../../charts/trustspan/Chart.yaml");
+    for field in ["version", "appVersion"] {
+        assert!(chart.contains(&format!("\n{field}: {}\n", env!("CARGO_PKG_VERSION"))), "Chart.yaml: {field}");
+    }
+}
+
+#[test]
 fn the_dependencies_page_has_every_dependency() {
     let page = include_str!("../../docs/reference/dependencies.md");
     let manifest = include_str!("../../Cargo.toml");
