@@ -29,7 +29,7 @@ pub(crate) fn gateways() -> Value {
             "resolved": {
                 "sourceSecretName": "gateway-source", "caSecretRef": { "namespace": "cert-manager", "name": "mesh-ca" },
             },
-            "policy": {
+            "existingPolicy": {
                 "workloadRestarts": { "mode": "Enabled" },
                 "probe": { "target": { "serviceName": "gateway", "host": "shop.example.com", "clientSecretName": "canary" } },
             },
@@ -44,7 +44,7 @@ pub(crate) fn gateways() -> Value {
                 "additionalTrust": [{ "kind": "Secret", "name": "legacy" }, { "kind": "ConfigMap", "name": "others" }],
             },
             "previousSecretName": "old",
-            "policy": { "probe": { "mode": "Disabled" } },
+            "existingPolicy": { "probe": { "mode": "Disabled" } },
         },
         {
             "name": "targets", "namespace": "mesh-e",
@@ -93,10 +93,10 @@ fn inputs(objects: &[Value]) -> Result<Value> {
         }
         object["status"] = status;
         items.push(object);
-        if gateway["policy"].is_object() {
+        if gateway["existingPolicy"].is_object() {
             items.push(json!({
                 "apiVersion": "trustspan.dev/v1alpha1", "kind": "RotationPolicy",
-                "metadata": { "name": "default", "namespace": gateway["namespace"] }, "spec": gateway["policy"],
+                "metadata": { "name": "default", "namespace": gateway["namespace"] }, "spec": gateway["existingPolicy"],
             }));
         }
     }

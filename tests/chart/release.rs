@@ -1,14 +1,14 @@
 //! A release on a real API server.
 
-use std::{fs, process::Command};
+use std::{fs, path::PathBuf, process::Command, thread};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::{Value, json};
 
 use crate::{
     Bed,
     helm::{CHART, DEFAULT, parsed},
-    testbed::{Cluster, Patience, Registration, SOON, Scope, Server, Source, User, shipped, wait_for},
+    testbed::{Cluster, Patience, Registration, SOON, Scope, Server, Source, User, wait_for, wait_for_value},
 };
 
 const LABEL: &str = "app.kubernetes.io/instance=trustspan";
@@ -99,47 +99,69 @@ pub(crate) fn lifecycle(bed: &Bed) -> Result<()> {
     helm.ok(cluster, &with(&["uninstall", DEFAULT.name]), &Value::Null).map(drop)
 }
 
-/// What the Pod of `helm test` runs, with the rights of its ServiceAccount: without the chart's webhooks it fails, with them it succeeds.
+/// `helm test`, for which this test is the kubelet: it fails without the chart's webhooks, and succeeds with them.
 pub(crate) fn verified(bed: &Bed) -> Result<()> {
-    let cluster = &bed.cluster;
-    cluster.apply_crds(&shipped("crd.yaml")?)?;
+    let (cluster, helm) = (&bed.cluster, &bed.helm);
     cluster.with_temp_ns(|ns| {
-        let objects = bed.helm.objects(cluster, DEFAULT, &json!({ "test": { "namespace": ns } }))?;
-        let of = |kinds: &[&str]| {
-            let of = objects.iter().filter(|object| kinds.iter().any(|kind| object["kind"] == *kind));
-            of.map(|object| format!("---\n{object}\n")).collect::<String>()
-        };
-        let namespace = cluster.kubectl(["create", "namespace", DEFAULT.namespace]).run()?;
-        ensure!(namespace.success() || namespace.stderr.contains("AlreadyExists"), "{namespace:?}");
-        let rights = of(&["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"]);
-        cluster.kubectl(["apply", "-f", "-"]).stdin(rights.clone()).ok()?;
-        let pod = objects.iter().find(|object| object["kind"] == "Pod").context("no Pod")?;
-        let account = pod["spec"]["serviceAccountName"].as_str().context("no ServiceAccount")?;
-        let kubeconfig = kubeconfig_of(cluster, account)?;
-        let args: Vec<String> = serde_json::from_value(pod["spec"]["containers"][0]["args"].clone())?;
-        let run = || -> Result<(Option<i32>, String)> {
-            let run =
-                Command::new(env!("CARGO_BIN_EXE_trustspan")).args(&args).env("KUBECONFIG", &kubeconfig).output()?;
-            let text = [run.stdout, run.stderr].concat();
-            Ok((run.status.code(), String::from_utf8(text)?))
-        };
+        let values = json!({ "certManager": { "enabled": false }, "test": { "namespace": ns } });
+        let install = ["install", DEFAULT.name, CHART, "--namespace", DEFAULT.namespace, "--create-namespace"];
+        helm.ok(cluster, &install, &values)?;
+        let (ok, text) = test(bed)?;
+        ensure!(!ok && text.contains("failed calling webhook \"trust.validate.trustspan.dev\""), "{text}");
+        for kind in CONFIGURATIONS {
+            cluster.kubectl(["delete", kind, DEFAULT.name]).ok()?;
+        }
+        // The API server forgets them some time later.
+        wait_for("a test without webhooks", SOON, || {
+            Ok(test(bed)?.1.contains("no webhook judges Secrets in namespace"))
+        })?;
 
-        let (code, text) = run()?;
-        ensure!(code == Some(1) && text.contains("no webhook judges Secrets in namespace"), "{code:?}: {text}");
         let server = Server::start_with(cluster, Source::Cluster(User::Webhook), &["--drain-delay=0s"])?;
-        let webhooks = of(&["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"]);
+        let mut webhooks = helm.objects(cluster, DEFAULT, &values)?;
+        webhooks.retain(|object| CONFIGURATIONS.iter().any(|kind| object["kind"] == *kind));
+        let webhooks: String = webhooks.iter().map(|object| format!("---\n{object}\n")).collect();
         let scope = Scope::Namespaces(vec![ns.to_owned()]);
         let registration = Registration::of(&webhooks, cluster, &server, &scope, Patience::Longest)?;
-        let (code, text) = run()?;
-        ensure!(code == Some(0) && text.matches("ok: ").count() == 5, "{code:?}: {text}");
+        let (ok, text) = test(bed)?;
+        ensure!(ok && text.matches("ok: ").count() == 5, "{text}");
         ensure!(cluster.list("secrets", ns, "")?.is_empty(), "a dry run has stored a Secret");
+        ensure!(!cluster.exists("role", ns, "trustspan-verify-install")?, "the permission is still there");
         registration.unregister()?;
-        cluster.kubectl(["delete", "-f", "-"]).stdin(rights).ok().map(drop)
+        helm.ok(cluster, &["uninstall", DEFAULT.name, "--namespace", DEFAULT.namespace], &Value::Null).map(drop)
+    })
+}
+
+const CONFIGURATIONS: [&str; 2] = ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"];
+
+/// Runs `helm test`, and its Pod's program with the permissions of the Pod. Whether Helm says that the test has succeeded, and what the program
+/// printed.
+fn test(bed: &Bed) -> Result<(bool, String)> {
+    let (cluster, pod) = (&bed.cluster, "trustspan-verify-install");
+    let args = ["test", DEFAULT.name, "--namespace", DEFAULT.namespace, "--timeout=60s"];
+    thread::scope(|scope| {
+        let helm = scope.spawn(|| bed.helm.run(cluster, &args, &Value::Null));
+        // An earlier Pod is deleted first.
+        let stored = wait_for_value("the Pod of the test", SOON, || {
+            let pods = cluster.list("pods", DEFAULT.namespace, LABEL)?;
+            let is_new = |one: &Value| one["metadata"]["name"] == pod && one["status"]["phase"] == "Pending";
+            Ok(pods.into_iter().find(|one| is_new(one) && one["metadata"]["deletionTimestamp"].is_null()))
+        })?;
+        let account = stored["spec"]["serviceAccountName"].as_str().context("no ServiceAccount")?;
+        let args: Vec<String> = serde_json::from_value(stored["spec"]["containers"][0]["args"].clone())?;
+        let mut program = Command::new(env!("CARGO_BIN_EXE_trustspan"));
+        let ran = program.args(args).env("KUBECONFIG", kubeconfig_of(cluster, account)?).output()?;
+        let phase = if ran.status.success() { "Succeeded" } else { "Failed" };
+        let status = json!({ "status": { "phase": phase } }).to_string();
+        let patch = ["patch", "pod", pod, "--subresource=status", "--type=merge", "--patch", &status];
+        cluster.kubectl(patch).ns(DEFAULT.namespace).ok()?;
+        let helm = helm.join().map_err(|_| anyhow!("helm test"))??;
+        ensure!(helm.success() == ran.status.success(), "the Pod has {phase}, and helm test says {helm:?}");
+        Ok((helm.success(), String::from_utf8([ran.stdout, ran.stderr].concat())?))
     })
 }
 
 /// A kubeconfig with a token of a ServiceAccount of the release.
-fn kubeconfig_of(cluster: &Cluster, account: &str) -> Result<std::path::PathBuf> {
+fn kubeconfig_of(cluster: &Cluster, account: &str) -> Result<PathBuf> {
     let token = cluster.kubectl(["create", "token", account]).ns(DEFAULT.namespace).ok()?;
     let file = cluster.temp_dir("account")?.join("kubeconfig");
     let mut config: Value = serde_json::from_str(&fs::read_to_string(cluster.kubeconfig(User::Admin))?)?;

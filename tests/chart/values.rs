@@ -18,6 +18,7 @@ pub(crate) fn unknown(bed: &Bed) -> Result<()> {
         (json!({ "crds": { "enable": false } }), "'enable'"),
         (json!({ "metrics": { "podMonitor": { "interval": "5s" } } }), "'interval'"),
         (json!({ "agent": { "replicas": "two" } }), "/agent/replicas"),
+        (json!({ "webhook": { "excludedNamespaces": ["kube-system"] } }), "/webhook/excludedNamespaces"),
         (json!({ "image": { "pullPolicy": "Sometimes" } }), "/image/pullPolicy"),
         (gateway(json!({ "name": "a", "namespace": "mesh", "spec": { "sourceSecret": "root" } })), "'sourceSecret'"),
         (gateway(json!({ "name": "a", "spec": { "sourceSecretName": "root" } })), "'namespace'"),
@@ -56,7 +57,8 @@ fn another(path: &str, value: &Value) -> Value {
         ("directory", _) => json!("/etc/other"),
         ("affinity", _) => json!({ "nodeAffinity": {} }),
         ("imagePullSecrets", _) => json!([{ "name": "another" }]),
-        ("extraArgs" | "excludedNamespaces" | "namespaces", _) => json!(["another"]),
+        ("extraArgs" | "namespaces", _) => json!(["another"]),
+        ("excludedNamespaces", _) => json!(["kube-system", "kube-node-lease", "another"]),
         ("apiServerPorts", _) => json!([1]),
         ("gateways", _) => json!([{ "name": "a", "namespace": "mesh", "spec": { "sourceSecretName": "root" } }]),
         ("identities", _) => {
