@@ -21,7 +21,7 @@ pub(crate) const TEMPLATES: [(&str, &str, Option<&str>); 10] = [
 const FULLNAME: &str = "{{ include \"trustspan.fullname\" . }}";
 
 /// Lines of manifests that a value replaces.
-const REPLACED: [(&str, &str); 5] = [
+pub(crate) const REPLACED: [(&str, &str); 5] = [
     (
         "          values: [kube-system, kube-node-lease, trustspan-system]",
         "          values: {{ include \"trustspan.excludedNamespaces\" . }}",

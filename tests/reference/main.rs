@@ -35,9 +35,17 @@ fn the_cli_page_is_current() {
 #[test]
 fn the_chart_has_what_the_manifests_have() {
     let read = |path: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    let mut manifests = String::new();
     for (name, manifest, enabled_by) in chart::TEMPLATES {
-        let text = chart::template(manifest, &read(&format!("manifests/{manifest}.yaml")), enabled_by);
-        expect_current(&format!("charts/trustspan/templates/{name}.yaml"), &text);
+        let text = read(&format!("manifests/{manifest}.yaml"));
+        expect_current(
+            &format!("charts/trustspan/templates/{name}.yaml"),
+            &chart::template(manifest, &text, enabled_by),
+        );
+        manifests += &text;
+    }
+    for (lines, _) in chart::REPLACED {
+        assert!(manifests.contains(&format!("{lines}\n")), "no manifest has the lines that a value replaces:\n{lines}");
     }
     expect_current("charts/trustspan/files/dashboard.json", &read("manifests/monitoring/dashboard.json"));
     let schema = "charts/trustspan/values.schema.json";

@@ -94,7 +94,7 @@ topologySpreadConstraints:
 
 {{- /* Labels and annotations of a pod. Takes the same list. */}}
 {{- define "trustspan.podMetadata" -}}
-{{- $values := index . 1 }}
+{{- $values := index . 1 -}}
 labels:
   {{- include "trustspan.selectorLabels" (list (index . 0) (index . 2)) | nindent 2 }}
   {{- with $values.podLabels }}
