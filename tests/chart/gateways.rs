@@ -9,10 +9,86 @@ use crate::{
     Bed,
     differences::expect_equal,
     helm::{Release, parsed},
+    testbed::Seed,
 };
 
+/// GatewaySecrets with random fields, in addition to those that were written by hand.
+const RANDOM: u64 = 60;
+
+/// All GatewaySecrets, in the form of `gateways`.
+fn gateways() -> Vec<Value> {
+    let mut seed = Seed::of_run("gateways of the chart");
+    let by_hand = by_hand().as_array().cloned().unwrap_or_default();
+    by_hand.into_iter().chain((0..RANDOM).map(|number| random(&mut seed, number))).collect()
+}
+
+/// Each name can be used for several things, as in a cluster.
+fn random(seed: &mut Seed, number: u64) -> Value {
+    fn pick<'a>(seed: &mut Seed, of: &[&'a str]) -> &'a str {
+        of[usize::try_from(seed.below(of.len() as u64)).unwrap_or_default()]
+    }
+    fn some(seed: &mut Seed, mut one: impl FnMut(&mut Seed) -> Value) -> Vec<Value> {
+        (0..seed.below(4)).map(|_| one(seed)).collect()
+    }
+    let namespace = format!("random-{number}");
+    let namespaces = [namespace.as_str(), "apps", "issuing"];
+    let name = |seed: &mut Seed| json!(pick(seed, &["a", "b", "a-cacert", "root", "z"]));
+    let secret = |seed: &mut Seed| match seed.below(2) {
+        0 => json!({ "name": name(seed) }),
+        _ => json!({ "namespace": pick(seed, &namespaces), "name": name(seed) }),
+    };
+    let target = |seed: &mut Seed| match seed.below(4) {
+        0 => json!({ "kind": "ConfigMap", "namespace": pick(seed, &["apps", "issuing"]), "name": name(seed) }),
+        _ => json!({ "kind": pick(seed, &["ConfigMap", "Secret", "ClusterTrustBundle"]), "name": name(seed) }),
+    };
+    let of_kind = |seed: &mut Seed| json!({ "kind": pick(seed, &["Secret", "ConfigMap"]), "name": name(seed) });
+    let mut gateway = json!({ "name": format!("gateway-{number}"), "namespace": namespace, "spec": { "clients": {} } });
+    match seed.below(2) {
+        0 => gateway["spec"]["sourceSecretName"] = name(seed),
+        _ => {
+            gateway["spec"]["certificateRef"] = json!({ "name": "gateway" });
+            gateway["resolved"] = json!({ "sourceSecretName": name(seed) });
+            if seed.below(2) == 0 {
+                gateway["resolved"]["caSecretRef"] = secret(seed);
+            }
+        }
+    }
+    for (path, value) in [
+        ("/spec/secretName", json!("managed")),
+        ("/spec/caSecretRef", secret(seed)),
+        ("/spec/issuerSecretName", json!("signing")),
+        ("/spec/clients/namespaces", some(seed, |seed| json!(pick(seed, &namespaces))).into()),
+        ("/spec/clients/secretNames", some(seed, name).into()),
+        ("/spec/clients/caSecretRef", secret(seed)),
+        ("/spec/clients/caConfigMapNames", some(seed, name).into()),
+        ("/spec/additionalTrust", some(seed, of_kind).into()),
+        ("/spec/trustBundleTargets", some(seed, target).into()),
+        ("/previousSecretName", json!("previous")),
+        ("/existingPolicy/workloadRestarts/mode", json!(pick(seed, &["Enabled", "Disabled"]))),
+        ("/existingPolicy/probe/mode", json!(pick(seed, &["Auto", "Disabled"]))),
+        (
+            "/existingPolicy/probe/target",
+            json!({ "serviceName": "a", "host": "a.example.com", "clientSecretName": name(seed) }),
+        ),
+        ("/trustSources", {
+            let source = |seed: &mut Seed| {
+                let mut source = of_kind(seed);
+                source["namespace"] = json!(pick(seed, &namespaces));
+                source
+            };
+            some(seed, source).into()
+        }),
+    ] {
+        if seed.below(2) == 0 {
+            let parts = path.split('/').skip(1);
+            *parts.fold(&mut gateway, |at, part| &mut at[part]) = value;
+        }
+    }
+    gateway
+}
+
 /// GatewaySecrets of which each field that Roles depend on is in at least one.
-pub(crate) fn gateways() -> Value {
+fn by_hand() -> Value {
     json!([
         { "name": "plain", "namespace": "mesh", "spec": { "sourceSecretName": "root" } },
         {
@@ -68,7 +144,7 @@ pub(crate) fn gateways() -> Value {
 /// What `trustspan rbac` reads: the rendered GatewaySecrets, with the status and the policy that the values say they have.
 fn inputs(objects: &[Value]) -> Result<Value> {
     let mut items = Vec::new();
-    for gateway in gateways().as_array().into_iter().flatten() {
+    for gateway in &gateways() {
         let is_it =
             |object: &&Value| object["kind"] == "GatewaySecret" && object["metadata"]["name"] == gateway["name"];
         let mut object = objects.iter().find(is_it).context("a GatewaySecret is not rendered")?.clone();
@@ -132,6 +208,6 @@ pub(crate) fn roles(bed: &Bed) -> Result<()> {
     for (key, object) in &printed {
         expect_equal(key, object, &rendered[key])?;
     }
-    println!("{} objects of {} GatewaySecrets are equal", printed.len(), gateways().as_array().map_or(0, Vec::len));
+    println!("{} objects of {} GatewaySecrets are equal", printed.len(), gateways().len());
     Ok(())
 }
