@@ -1,14 +1,22 @@
 //! A release on a real API server.
 
-use std::{fs, path::PathBuf, process::Command, thread};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::{Value, json};
 
 use crate::{
     Bed,
-    helm::{CHART, DEFAULT, parsed},
-    testbed::{Cluster, Patience, Registration, SOON, Scope, Server, Source, User, wait_for, wait_for_value},
+    helm::{CHART, DEFAULT, everything, parsed},
+    testbed::{
+        Cluster, Patience, Registration, SOON, Scope, Server, Source, User, documents, exported, wait_for,
+        wait_for_value,
+    },
 };
 
 const LABEL: &str = "app.kubernetes.io/instance=trustspan";
@@ -25,7 +33,9 @@ pub(crate) fn lifecycle(bed: &Bed) -> Result<()> {
     let (cluster, helm) = (&bed.cluster, &bed.helm);
     let namespace = ["--namespace", DEFAULT.namespace];
     let with = |args: &[&'static str]| [args, &namespace].concat();
-    let base = json!({ "certManager": { "enabled": false } });
+    let [schemas] = exported("setup", &["schemas"], ["TRUSTSPAN_BED_SCHEMAS"])?;
+    cluster.apply_crds(&documents(&Path::new(&schemas).join("cert-manager"))?)?;
+    let base = json!({});
 
     // A GatewaySecret and its CRD cannot both be new.
     let gateway = json!({ "name": "public", "namespace": "mesh", "spec": { "sourceSecretName": "root" } });
@@ -91,11 +101,30 @@ pub(crate) fn lifecycle(bed: &Bed) -> Result<()> {
         Ok(remaining.len() == 6 && remaining.iter().all(|name| name.starts_with("customresourcedefinition")))
     })?;
 
-    // A new release of the same name takes the CRDs over.
-    helm.ok(cluster, &with(&["install", DEFAULT.name, CHART]), &values)?;
-    ensure!(cluster.exists("gatewaysecret", "mesh", "public")?, "no GatewaySecret");
+    // A new release of the same name takes the CRDs over, here with all components whose kinds the API server has. Nothing runs the Job of certgen,
+    // which is a hook.
+    let mut values = everything();
+    values["metrics"] = json!({ "dashboard": { "enabled": true } });
+    values["gateways"] = json!([gateway]);
+    let rules = json!([{ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"] }]);
+    let spec = json!({ "rules": rules, "server": { "endpoint": "https://api.example.com:6443" } });
+    values["identities"] = json!([{ "name": "firewall", "namespace": "shop", "spec": spec }]);
+    let extra = "{ apiVersion: v1, kind: ConfigMap, metadata: { name: {{ .Release.Name }}-extra } }";
+    values["extraObjects"] = json!([extra]);
+    for namespace in ["shop", "istio-ingress", "envoy-gateway-system"] {
+        cluster.kubectl(["create", "namespace", namespace]).ok()?;
+    }
+    helm.ok(cluster, &with(&["install", DEFAULT.name, CHART, "--no-hooks"]), &values)?;
+    for (kind, namespace, name) in [
+        ("gatewaysecret", "mesh", "public"),
+        ("clientidentity", "shop", "firewall"),
+        ("daemonset", "trustspan-node", "trustspan-mirror"),
+        ("configmap", DEFAULT.namespace, "trustspan-extra"),
+    ] {
+        ensure!(cluster.exists(kind, namespace, name)?, "{kind} {namespace}/{name} is not installed");
+    }
     let manifest = helm.ok(cluster, &with(&["get", "manifest", DEFAULT.name]), &Value::Null)?;
-    println!("{} objects installed, upgraded, rolled back and uninstalled", parsed(&manifest)?.len());
+    println!("{} objects of all components installed", parsed(&manifest)?.len());
     helm.ok(cluster, &with(&["uninstall", DEFAULT.name]), &Value::Null).map(drop)
 }
 
