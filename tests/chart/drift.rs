@@ -111,6 +111,10 @@ pub(crate) fn names(bed: &Bed) -> Result<()> {
         let known =
             [None, Some("gateways"), Some("shop"), Some("envoys"), Some("nodes"), Some("ingress"), Some("kube-system")];
         ensure!(known.contains(&namespace), "{kind} {name} is in {namespace:?}");
+        for rule in object["rules"].as_array().into_iter().flatten() {
+            let names = rule["resourceNames"].as_array().into_iter().flatten();
+            ensure!(names.into_iter().all(|fixed| fixed != "trustspan"), "{kind} {name} has a fixed name: {rule}");
+        }
         // What a program reads. The name of the project remains in API groups, labels and images.
         let text = object.to_string();
         for fixed in ["trustspan-", "envoy-gateway-system", "istio-ingress"] {

@@ -78,6 +78,9 @@ fn named(line: &str) -> String {
         ("trustspan-node", "{{ .Values.mirror.namespace }}"),
         ("istio-ingress", "{{ .Values.mirror.source.namespace }}"),
         ("trustspan-", &format!("{FULLNAME}-")),
+        // In a list of names.
+        ("[trustspan]", &format!("[{FULLNAME}]")),
+        ("[trustspan,", &format!("[{FULLNAME},")),
     ]
     .iter()
     .fold(line.to_owned(), |line, (name, value)| line.replace(name, value));
