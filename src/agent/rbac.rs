@@ -233,12 +233,12 @@ fn scoped_role_and_binding(scope: &str, metadata: Value, rules: Vec<Value>, acco
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::{AdditionalTrust, SourceKind, TrustSourceUse};
+    use crate::registry::tests::entry;
 
     fn role(entry: &Entry) -> Vec<Value> {
         super::role(entry, &ServiceAccount::default())
     }
-    use crate::api::{AdditionalTrust, SourceKind, TrustSourceUse};
-    use crate::registry::tests::entry;
 
     #[test]
     fn secrets_are_granted_by_name_only() {

@@ -35,11 +35,11 @@ pub(crate) fn lifecycle(bed: &Bed) -> Result<()> {
     let with = |args: &[&'static str]| [args, &namespace].concat();
     let [schemas] = exported("setup", &["schemas"], ["TRUSTSPAN_BED_SCHEMAS"])?;
     cluster.apply_crds(&documents(&Path::new(&schemas).join("cert-manager"))?)?;
-    let base = json!({});
+    let defaults = json!({});
 
     // A GatewaySecret and its CRD cannot both be new.
     let gateway = json!({ "name": "public", "namespace": "mesh", "spec": { "sourceSecretName": "root" } });
-    let mut values = base.clone();
+    let mut values = defaults.clone();
     values["gateways"] = json!([gateway]);
     values["agent"] = json!({ "replicas": 3 });
     let refused = helm.run(cluster, &with(&["install", DEFAULT.name, CHART]), &values)?;
@@ -50,9 +50,9 @@ pub(crate) fn lifecycle(bed: &Bed) -> Result<()> {
     cluster.kubectl(["create", "namespace", DEFAULT.namespace]).ok()?;
     let enforce = "pod-security.kubernetes.io/enforce=restricted";
     cluster.kubectl(["label", "namespace", DEFAULT.namespace, enforce]).ok()?;
-    helm.ok(cluster, &with(&["install", DEFAULT.name, CHART]), &base)?;
+    helm.ok(cluster, &with(&["install", DEFAULT.name, CHART]), &defaults)?;
     let is_hook = |object: &Value| object["metadata"]["annotations"]["helm.sh/hook"].is_string();
-    for object in helm.objects(cluster, DEFAULT, &base)?.into_iter().filter(|object| !is_hook(object)) {
+    for object in helm.objects(cluster, DEFAULT, &defaults)?.into_iter().filter(|object| !is_hook(object)) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (kind, metadata) = (text(&object["kind"]), &object["metadata"]);
         let (namespace, name) = (text(&metadata["namespace"]), text(&metadata["name"]));
