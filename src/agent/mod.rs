@@ -56,7 +56,7 @@ use rollouts::RolloutStatuses;
 
 pub use apply::reissue;
 pub use error::AgentError;
-pub use rbac::{consumer_role, reader_role, role};
+pub use rbac::{ServiceAccount, consumer_role, reader_role, role};
 
 /// Field manager of the agent's writes.
 const FIELD_MANAGER: &str = "trustspan-agent";

@@ -1,6 +1,8 @@
 //! The permissions that the agent needs for one GatewaySecret or TrustConsumer. It cannot grant them to itself: an administrator applies them.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
 
 use serde_json::{Value, json};
 
@@ -9,11 +11,39 @@ use crate::api::names::{CACERT_SUFFIX, journal_name};
 use crate::api::{ProbeMode, RestartMode, SourceKind, TrustBundleTargetKind, TrustConsumerSpec, WorkloadKind};
 use crate::registry::Entry;
 
-/// Namespace and name of the agent's ServiceAccount in the shipped manifests.
-const SERVICE_ACCOUNT: (&str, &str) = ("trustspan-system", "trustspan-agent");
+/// The agent's ServiceAccount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceAccount {
+    namespace: String,
+    name: String,
+}
+
+impl Default for ServiceAccount {
+    /// The one in the shipped manifests.
+    fn default() -> Self {
+        Self { namespace: "trustspan-system".to_owned(), name: "trustspan-agent".to_owned() }
+    }
+}
+
+impl fmt::Display for ServiceAccount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.namespace, self.name)
+    }
+}
+
+impl FromStr for ServiceAccount {
+    type Err = &'static str;
+
+    /// Parses `NAMESPACE:NAME`, as `kubectl create rolebinding --serviceaccount` does.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parts = text.split_once(':').filter(|(namespace, name)| !namespace.is_empty() && !name.is_empty());
+        let (namespace, name) = parts.ok_or("expected NAMESPACE:NAME")?;
+        Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })
+    }
+}
 
 /// The Role for a TrustConsumer and its binding: the objects that it names, and no others.
-pub fn consumer_role(namespace: &str, name: &str, spec: &TrustConsumerSpec) -> [Value; 2] {
+pub fn consumer_role(namespace: &str, name: &str, spec: &TrustConsumerSpec, account: &ServiceAccount) -> [Value; 2] {
     let mut rules =
         vec![json!({ "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] })];
     for kind in [SourceKind::Secret, SourceKind::ConfigMap] {
@@ -32,7 +62,7 @@ pub fn consumer_role(namespace: &str, name: &str, spec: &TrustConsumerSpec) -> [
             }));
         }
     }
-    role_and_binding(namespace, &format!("trustspan-consumer-{name}"), rules)
+    role_and_binding(namespace, &format!("trustspan-consumer-{name}"), rules, account)
 }
 
 /// The verb that no API server checks for a request: the shipped webhook configuration asks whether the agent has it for an object, and sends
@@ -41,7 +71,7 @@ const GUARD: &str = "guard";
 
 /// A Role and its binding for each namespace. They include Secrets by name only, and cert-manager's certificates, which
 /// are public.
-pub fn role(entry: &Entry) -> Vec<Value> {
+pub fn role(entry: &Entry, account: &ServiceAccount) -> Vec<Value> {
     let journal = json!([journal_name(&entry.name)]);
     let workloads = WorkloadKind::ALL.map(WorkloadKind::plural);
     let mut other_namespaces: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
@@ -122,15 +152,16 @@ pub fn role(entry: &Entry) -> Vec<Value> {
     let name = format!("trustspan-agent-{}", entry.name);
     // GatewaySecrets of several namespaces can need Roles in the same namespace. Their names contain no colon, so these names are unique.
     let foreign = format!("trustspan-agent:{}:{}", entry.namespace, entry.name);
-    let own = role_and_binding(&entry.namespace, &name, rules);
-    let others =
-        other_namespaces.into_iter().flat_map(|(namespace, rules)| role_and_binding(namespace, &foreign, rules));
+    let own = role_and_binding(&entry.namespace, &name, rules, account);
+    let others = other_namespaces
+        .into_iter()
+        .flat_map(|(namespace, rules)| role_and_binding(namespace, &foreign, rules, account));
     let bundles = (!cluster_wide.is_empty()).then(|| {
         let rule = json!({
             "apiGroups": ["certificates.k8s.io"], "resources": ["clustertrustbundles"], "resourceNames": cluster_wide,
             "verbs": ["create", "get", "patch"],
         });
-        scoped_role_and_binding("Cluster", json!({ "name": foreign }), vec![rule])
+        scoped_role_and_binding("Cluster", json!({ "name": foreign }), vec![rule], account)
     });
     own.into_iter().chain(others).chain(bundles.into_iter().flatten()).collect()
 }
@@ -169,7 +200,7 @@ fn certificate_rules() -> [Value; 3] {
 }
 
 /// A Role that allows reading one source of trust and has its writes judged, and its binding.
-pub fn reader_role(entry: &Entry, kind: &str, namespace: &str, name: &str) -> [Value; 2] {
+pub fn reader_role(entry: &Entry, kind: &str, namespace: &str, name: &str, account: &ServiceAccount) -> [Value; 2] {
     let resource = if kind == "ConfigMap" { "configmaps" } else { "secrets" };
     // istiod prefers Secret `<name>-cacert` if it exists, so the agent reads both.
     let names = match name.strip_suffix(CACERT_SUFFIX) {
@@ -178,18 +209,18 @@ pub fn reader_role(entry: &Entry, kind: &str, namespace: &str, name: &str) -> [V
     };
     let rule = by_name(resource, json!(names), json!(["get", GUARD]));
     let role = format!("trustspan-agent:{}:{}:{name}", entry.namespace, entry.name);
-    role_and_binding(namespace, &role, vec![rule])
+    role_and_binding(namespace, &role, vec![rule], account)
 }
 
 /// A Role, and its binding to the agent.
-fn role_and_binding(namespace: &str, name: &str, rules: Vec<Value>) -> [Value; 2] {
-    scoped_role_and_binding("", json!({ "name": name, "namespace": namespace }), rules)
+fn role_and_binding(namespace: &str, name: &str, rules: Vec<Value>, account: &ServiceAccount) -> [Value; 2] {
+    scoped_role_and_binding("", json!({ "name": name, "namespace": namespace }), rules, account)
 }
 
 /// A Role and its RoleBinding; with scope `Cluster`, a ClusterRole and its ClusterRoleBinding.
-fn scoped_role_and_binding(scope: &str, metadata: Value, rules: Vec<Value>) -> [Value; 2] {
+fn scoped_role_and_binding(scope: &str, metadata: Value, rules: Vec<Value>, account: &ServiceAccount) -> [Value; 2] {
     let (api, group) = ("rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io");
-    let subject = json!({ "kind": "ServiceAccount", "namespace": SERVICE_ACCOUNT.0, "name": SERVICE_ACCOUNT.1 });
+    let subject = json!({ "kind": "ServiceAccount", "namespace": account.namespace, "name": account.name });
     [
         json!({ "apiVersion": api, "kind": format!("{scope}Role"), "metadata": metadata, "rules": rules }),
         json!({
@@ -204,6 +235,10 @@ mod tests {
     use super::*;
     use crate::api::{AdditionalTrust, SourceKind, TrustSourceUse};
     use crate::registry::tests::entry;
+
+    fn role(entry: &Entry) -> Vec<Value> {
+        super::role(entry, &ServiceAccount::default())
+    }
 
     #[test]
     fn secrets_are_granted_by_name_only() {
@@ -230,7 +265,7 @@ mod tests {
             "workloads": [{"kind": "Deployment", "name": "ratelimit"}, {"kind": "DaemonSet", "name": "log"}],
             "loads": [{"kind": "Secret", "name": "ca", "keys": ["ca.crt"]}],
         }));
-        let [role, binding] = consumer_role("edge", "limits", &spec.expect("a spec"));
+        let [role, binding] = consumer_role("edge", "limits", &spec.expect("a spec"), &ServiceAccount::default());
         let rules = role["rules"].as_array().cloned().unwrap_or_default();
         let of = |resource: &str| {
             let rule = rules.iter().find(|rule| rule["resources"] == json!([resource]));

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use super::Failure;
 use super::cluster_args::ClusterArgs;
 use super::sanitize::printable;
-use crate::agent;
+use super::service_account::ServiceAccountArgs;
+use crate::agent::{self, ServiceAccount};
 use crate::api::SourceKind;
 use crate::api::names::CACERT_SUFFIX;
 use crate::registry::Entry;
@@ -42,6 +43,9 @@ pub struct Args {
     /// Also apply a Role and a RoleBinding that allow the rotation controller to read the object.
     #[arg(long)]
     grant: bool,
+
+    #[command(flatten)]
+    account: ServiceAccountArgs,
 
     /// Print the CAs to add without adding them.
     #[arg(long)]
@@ -98,7 +102,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         return Err(Failure::Impossible(format!("{label} does not exist: create it with the CAs of its clients")));
     };
     if args.grant && !args.dry_run {
-        args.source.on_cluster(async |client| grant(client, entry, &args.to, namespace).await)?;
+        args.source.on_cluster(async |client| {
+            grant(client, entry, &args.to, namespace, &args.account.service_account).await
+        })?;
     }
     let Some((key, text, added)) = extended(args.to.kind, &object, &pems) else {
         return Err(Failure::Impossible(format!(
@@ -129,9 +135,15 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn grant(client: Client, entry: &Entry, target: &Target, namespace: &str) -> kube::Result<()> {
+async fn grant(
+    client: Client,
+    entry: &Entry,
+    target: &Target,
+    namespace: &str,
+    account: &ServiceAccount,
+) -> kube::Result<()> {
     let params = PatchParams { field_manager: Some(MANAGER.to_owned()), force: true, ..PatchParams::default() };
-    for object in agent::reader_role(entry, target.kind.name(), namespace, &target.name) {
+    for object in agent::reader_role(entry, target.kind.name(), namespace, &target.name, account) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (kind, metadata) = (text(&object["kind"]), &object["metadata"]);
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("rbac.authorization.k8s.io", "v1", &kind));

@@ -13,7 +13,8 @@ use super::Failure;
 use super::cluster_args::ClusterArgs;
 use super::inputs::unless_closed;
 use super::sanitize::printable;
-use crate::agent;
+use super::service_account::ServiceAccountArgs;
+use crate::agent::{self, ServiceAccount};
 use crate::api::GatewaySecret;
 use crate::api::names::{GUARD, GUARD_ENABLED};
 use crate::rotation::SecretSummary;
@@ -35,6 +36,9 @@ pub struct Args {
     /// Generate new names for the managed Secrets, for Certificates that cannot be changed. The webhook rewrites Gateways to them.
     #[arg(long)]
     rewrite: bool,
+
+    #[command(flatten)]
+    account: ServiceAccountArgs,
 }
 
 /// Group, version and kind of the objects to list, and whether `init` continues without them.
@@ -60,7 +64,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         Some(dir) => (in_directory(empty, dir, now)?, Vec::new()),
         None => args.source.on_cluster(async |client| in_cluster(empty, &client, now).await)?,
     };
-    unless_closed(print(&propose(&input), &input.objects, &unread).map(|()| ExitCode::SUCCESS))
+    unless_closed(
+        print(&propose(&input), &input.objects, &unread, &args.account.service_account).map(|()| ExitCode::SUCCESS),
+    )
 }
 
 fn in_directory(mut input: GenerateInput, dir: &Path, now: Timestamp) -> Result<GenerateInput, Failure> {
@@ -142,7 +148,7 @@ fn has_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
-fn print(proposals: &Proposals, objects: &[Value], unread: &[String]) -> Result<(), Failure> {
+fn print(proposals: &Proposals, objects: &[Value], unread: &[String], account: &ServiceAccount) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     let comment = |out: &mut io::StdoutLock<'_>, title: &str, sentences: &[String]| -> io::Result<()> {
         if !sentences.is_empty() {
@@ -173,7 +179,7 @@ fn print(proposals: &Proposals, objects: &[Value], unread: &[String]) -> Result<
         object.metadata.namespace = Some(entry.namespace.clone());
         write!(out, "{}", serde_saphyr::to_string(&object)?)?;
     }
-    for object in proposals.gateway_secrets.iter().flat_map(|proposal| agent::role(&proposal.entry)) {
+    for object in proposals.gateway_secrets.iter().flat_map(|proposal| agent::role(&proposal.entry, account)) {
         write!(out, "---\n{}", serde_saphyr::to_string(&object)?)?;
     }
     Ok(out.flush()?)

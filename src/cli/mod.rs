@@ -23,10 +23,12 @@ pub mod rotate;
 pub mod rules;
 mod sanitize;
 pub mod serve;
+mod service_account;
 mod severity;
 mod state_args;
 pub mod status;
 pub mod verify;
+pub mod verify_install;
 pub mod wait;
 
 pub use inputs::{Failure, Inputs};
@@ -52,6 +54,7 @@ enum Command {
     Wait(wait::Args),
     ExtendTrust(extend_trust::Args),
     Certgen(certgen::Args),
+    VerifyInstall(verify_install::Args),
 
     Check(check::Args),
     Rewrite(rewrite::Args),
@@ -79,6 +82,7 @@ pub fn main() -> ExitCode {
         Command::ExtendTrust(args) => end(extend_trust::run(args), 2),
         Command::Certgen(args) => end(certgen::run(args), 1),
         Command::Verify(args) => end(verify::run(args), 2),
+        Command::VerifyInstall(args) => end(verify_install::run(args), 2),
         Command::Rules(args) => end(rules::run(args), 2),
         Command::Crd(args) => end(crd::run(args), 2),
         Command::Completions(args) => end(completions::run(args), 2),

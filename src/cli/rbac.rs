@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use jiff::Timestamp;
 
 use super::inputs::unless_closed;
+use super::service_account::ServiceAccountArgs;
 use super::{Failure, Inputs};
 use crate::agent;
 use crate::registry::Entry;
@@ -22,6 +23,9 @@ use crate::trust::Severities;
 pub struct Args {
     #[command(flatten)]
     inputs: Inputs,
+
+    #[command(flatten)]
+    account: ServiceAccountArgs,
 }
 
 /// Runs the subcommand.
@@ -45,10 +49,12 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         );
     }
     let consumers = directory::trust_consumers(&sources, &args.inputs.namespace)?;
-    let of_consumers = consumers.iter().flat_map(|(namespace, name, spec)| agent::consumer_role(namespace, name, spec));
+    let account = &args.account.service_account;
+    let of_consumers =
+        consumers.iter().flat_map(|(namespace, name, spec)| agent::consumer_role(namespace, name, spec, account));
     let print = || -> Result<(), Failure> {
         let mut out = io::stdout().lock();
-        for object in entries.iter().flat_map(agent::role).chain(of_consumers) {
+        for object in entries.iter().flat_map(|entry| agent::role(entry, account)).chain(of_consumers) {
             write!(out, "---\n{}", serde_saphyr::to_string(&object)?)?;
         }
         Ok(out.flush()?)

@@ -11,7 +11,7 @@ use super::users::User;
 pub(crate) const AUDITED: &str = "gateway";
 
 /// The API server's audit policy (Kubernetes docs, "Auditing"): all requests of trustspan's two users, with what they report in Events, status
-/// and ConfigMaps, and the writes of one Secret by all users.
+/// and ConfigMaps, and by all users the writes of one Secret and the deletions of what the API server calls.
 pub(super) fn policy() -> Value {
     let users = [User::Agent.name(), User::Webhook.name()];
     let audited = json!([{ "group": "", "resources": ["secrets"], "resourceNames": [AUDITED] }]);
@@ -20,12 +20,18 @@ pub(super) fn policy() -> Value {
         { "group": "events.k8s.io", "resources": ["events"] },
         { "group": "trustspan.dev" },
     ]);
+    let called = json!([
+        { "group": "admissionregistration.k8s.io" },
+        { "group": "apps", "resources": ["deployments"] },
+        { "group": "", "resources": ["services"] },
+    ]);
     json!({
         "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
         "rules": [
             { "level": "Request", "users": users, "resources": reported },
             { "level": "Metadata", "users": users },
             { "level": "Metadata", "verbs": ["create", "update", "patch", "delete"], "resources": audited },
+            { "level": "Metadata", "verbs": ["delete"], "resources": called },
             { "level": "None" },
         ],
     })

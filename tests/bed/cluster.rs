@@ -82,12 +82,17 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Boots a control plane with trustspan's CRDs alone.
-    pub(crate) fn boot_small() -> Result<Self> {
+    /// Boots a control plane without anything of trustspan.
+    pub(crate) fn boot_empty() -> Result<Self> {
         let (assets, scratch) = (Assets::locate()?, Scratch::new()?);
         let control_plane = ControlPlane::start(&assets, &scratch)?;
         let (kubectl, counter) = (assets.binary("kubectl")?, AtomicU32::new(0));
-        let cluster = Self { control_plane, kubectl, counter, boot_lines: 0, scratch };
+        Ok(Self { control_plane, kubectl, counter, boot_lines: 0, scratch })
+    }
+
+    /// Boots a control plane with trustspan's CRDs alone.
+    pub(crate) fn boot_small() -> Result<Self> {
+        let cluster = Self::boot_empty()?;
         cluster.apply_crds(&shipped("crd.yaml")?)?;
         cluster.kubectl(["apply", "-f", "-"]).stdin(shipped("namespace.yaml")?).ok()?;
         Ok(cluster)
@@ -281,6 +286,13 @@ impl Cluster {
     /// The requests of one of trustspan's users to the API server in this run, oldest first.
     pub(crate) fn requests(&self, user: User) -> Result<Vec<Request>> {
         audit::requests(&self.scratch.join(AUDIT_LOG), user)
+    }
+
+    /// The deletions by a user of kinds that a release has, oldest first.
+    pub(crate) fn deletions(&self, user: User) -> Result<Vec<Request>> {
+        let mut requests = self.requests(user)?;
+        requests.retain(|request| request.verb == "delete");
+        Ok(requests)
     }
 
     /// The audit annotations of each write of the Secret [`audit::AUDITED`] in a namespace, oldest first.

@@ -19,6 +19,7 @@ cases![
     says_the_essential_in_one_line,
     keeps_status_from_editors,
     observe_makes_a_gateway_secret_ready,
+    verify_install_fails_without_webhooks_and_succeeds_with_them,
     the_webhook_may_read_no_secret,
     alone the_base_applies_and_goes_again,
 ];
@@ -187,6 +188,22 @@ fn observe_makes_a_gateway_secret_ready(cluster: &Cluster) -> Result<()> {
             let create = stage.kubectl(["create", "--dry-run=server", "-o", "json", "-f", "-"]);
             let shown: Value = serde_json::from_str(&create.stdin(gateway.clone()).ok()?)?;
             Ok(credential(&shown) == MANAGED)
+        })
+    })
+}
+
+fn verify_install_fails_without_webhooks_and_succeeds_with_them(cluster: &Cluster) -> Result<()> {
+    let kubeconfig = cluster.kubeconfig(User::Admin).display().to_string();
+    let verify = |ns: &str| trustspan(&["verify-install", "--kubeconfig", &kubeconfig, "--namespace", ns], "");
+    on_stage(cluster, |stage| {
+        let (code, text) = verify(&stage.ns)?;
+        ensure!(code == Some(0) && text.matches("ok: ").count() == 5, "{code:?}: {text}");
+        cluster.with_temp_ns(|ns| {
+            let (code, text) = verify(ns)?;
+            ensure!(code == Some(1) && text.matches("ok: ").count() == 4, "{code:?}: {text}");
+            ensure!(text.contains(&format!("no webhook judges Secrets in namespace {ns}")), "{text}");
+            ensure!(cluster.list("secrets", ns, "")?.is_empty(), "a dry run has stored a Secret");
+            Ok(())
         })
     })
 }

@@ -1,21 +1,22 @@
-//! The pages of docs/reference are current, and the pages for operators complete.
+//! The pages of docs/reference and the generated parts of the chart are current, and the pages for operators complete.
 //!
 //! `TRUSTSPAN_WRITE=1 cargo test --test reference` writes the generated ones.
 
 #![allow(clippy::unwrap_used)]
 
 mod api;
+mod chart;
 mod cli;
 
 use std::path::Path;
 
 fn expect_current(page: &str, text: &str) {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference").join(page);
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
     if std::env::var_os("TRUSTSPAN_WRITE").is_some() {
         std::fs::write(&file, text).unwrap();
     }
     let committed = std::fs::read_to_string(&file).unwrap_or_default();
-    let advice = format!("docs/reference/{page} is stale: TRUSTSPAN_WRITE=1 cargo test --test reference");
+    let advice = format!("{page} is stale: TRUSTSPAN_WRITE=1 cargo test --test reference");
     let different = committed.lines().zip(text.lines()).find(|(committed, text)| committed != text);
     assert_eq!(different, None, "{advice}");
     assert!(committed == text, "{advice}");
@@ -23,12 +24,49 @@ fn expect_current(page: &str, text: &str) {
 
 #[test]
 fn the_api_page_is_current() {
-    expect_current("api.md", &api::markdown());
+    expect_current("docs/reference/api.md", &api::markdown());
 }
 
 #[test]
 fn the_cli_page_is_current() {
-    expect_current("cli.md", &cli::markdown());
+    expect_current("docs/reference/cli.md", &cli::markdown());
+}
+
+#[test]
+fn the_chart_has_what_the_manifests_have() {
+    let read = |path: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    let mut manifests = String::new();
+    for (name, manifest, enabled_by) in chart::TEMPLATES {
+        let text = read(&format!("manifests/{manifest}.yaml"));
+        expect_current(
+            &format!("charts/trustspan/templates/{name}.yaml"),
+            &chart::template(manifest, &text, enabled_by),
+        );
+        manifests += &text;
+    }
+    for (lines, _) in chart::REPLACED {
+        assert!(manifests.contains(&format!("{lines}\n")), "no manifest has the lines that a value replaces:\n{lines}");
+    }
+    expect_current("charts/trustspan/files/dashboard.json", &read("manifests/monitoring/dashboard.json"));
+    let schema = "charts/trustspan/values.schema.json";
+    expect_current(schema, &chart::values_schema(&read(schema)));
+}
+
+#[test]
+fn the_page_of_the_charts_values_is_current() {
+    let yaml = include_str!("../../charts/trustspan/values.yaml");
+    let page = chart::values_page(yaml);
+    expect_current("docs/reference/values.md", &page);
+    let undescribed = chart::undescribed(&page, &serde_saphyr::from_str(yaml).unwrap(), "");
+    assert!(undescribed.is_empty(), "charts/trustspan/values.yaml has no comment on {undescribed:?}");
+}
+
+#[test]
+fn the_chart_has_the_version_of_the_program() {
+    let chart = include_str!("../../charts/trustspan/Chart.yaml");
+    for field in ["version", "appVersion"] {
+        assert!(chart.contains(&format!("\n{field}: {}\n", env!("CARGO_PKG_VERSION"))), "Chart.yaml: {field}");
+    }
 }
 
 #[test]

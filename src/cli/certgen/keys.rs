@@ -21,7 +21,7 @@ const SERIAL_NUMBER: [u64; 4] = [2, 5, 4, 5];
 
 /// Why nothing could be generated.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum KeyError {
+pub(in crate::cli) enum KeyError {
     /// The system has no random bytes.
     #[error("cannot get random bytes of the system")]
     Random,
@@ -38,7 +38,7 @@ pub(super) fn random(length: usize) -> Result<Zeroizing<Vec<u8>>, KeyError> {
 }
 
 /// A new CA with its leaves. Its key is dropped.
-pub(super) fn generate(profile: &Profile, now: Timestamp) -> Result<GeneratedCertificates, KeyError> {
+pub(in crate::cli) fn generate(profile: &Profile, now: Timestamp) -> Result<GeneratedCertificates, KeyError> {
     let mut ca = params(profile, &profile.ca.common_name, now)?;
     ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     ca.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];

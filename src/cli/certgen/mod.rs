@@ -1,6 +1,6 @@
 //! `trustspan certgen`.
 
-mod keys;
+pub(super) mod keys;
 mod target;
 
 use std::collections::BTreeMap;
