@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::stage::{
@@ -20,6 +20,7 @@ cases![
     keeps_status_from_editors,
     observe_makes_a_gateway_secret_ready,
     the_webhook_may_read_no_secret,
+    the_overlay_leaves_the_serving_certificate_to_cert_manager,
     alone the_base_applies_and_goes_again,
 ];
 
@@ -205,12 +206,35 @@ fn the_webhook_may_read_no_secret(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
+/// A directory of `manifests`.
+fn manifests(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests").join(name).display().to_string()
+}
+
+fn the_overlay_leaves_the_serving_certificate_to_cert_manager(cluster: &Cluster) -> Result<()> {
+    const FLAG: &str = "--serving-certificate=";
+    const ROLE: &str = "name: trustspan-agent-serving-certificate";
+    const INJECTED: &str = "cert-manager.io/inject-ca-from: trustspan-system/trustspan-webhook";
+    for (dir, own, injected) in
+        [("base", true, 0), ("ca-bundles", false, 0), ("cert-manager", false, 2), ("cert-manager/ca-bundles", false, 1)]
+    {
+        let built = cluster.kubectl(["kustomize", &manifests(dir)]).ok()?;
+        ensure!(
+            built.contains(FLAG) == own && built.contains(ROLE) == own,
+            "{dir}: expected the flag and Roles: {own}"
+        );
+        ensure!(built.matches(INJECTED).count() == injected, "{dir}: expected {injected} injected configurations");
+    }
+    Ok(())
+}
+
 fn the_base_applies_and_goes_again(cluster: &Cluster) -> Result<()> {
-    let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/base").display().to_string();
+    let base = manifests("base");
     // Applied twice, since an upgrade is another apply.
     for _ in 0..2 {
         cluster.kubectl(["apply", "--server-side", "--force-conflicts", "-k", &base]).ok()?;
     }
+    the_first_install_waits_for_no_webhook(cluster)?;
     for webhooks in ["mutatingwebhookconfiguration", "validatingwebhookconfiguration"] {
         ensure!(cluster.exists(webhooks, "", "trustspan")?, "no {webhooks}");
         // Only the webhook configurations are deleted: the other tests need the rest of manifests/base.
@@ -223,4 +247,34 @@ fn the_base_applies_and_goes_again(cluster: &Cluster) -> Result<()> {
         let create = cluster.kubectl(["create", "--dry-run=server", "-f", "-"]);
         Ok(create.stdin(managed.clone()).run()?.success())
     })
+}
+
+/// The webhooks are registered, two of them with failurePolicy Fail, and nothing serves. The agent of the base makes the serving certificate, with the
+/// rights of the base.
+fn the_first_install_waits_for_no_webhook(cluster: &Cluster) -> Result<()> {
+    let (ns, secret) = ("trustspan-system", "trustspan-webhook-tls");
+    let deployed = cluster.get("deployment", ns, "trustspan-agent")?;
+    let args = deployed["spec"]["template"]["spec"]["containers"][0]["args"].as_array().cloned().unwrap_or_default();
+    let args = args.iter().filter_map(|arg| arg.as_str()).filter(|arg| !arg.starts_with("--metrics-port"));
+    let kubeconfig = cluster.kubeconfig(User::Agent).display().to_string();
+    let more = ["--kubeconfig", &kubeconfig, "--bind-address=127.0.0.1", "--metrics-port=0"];
+    let program = Path::new(env!("CARGO_BIN_EXE_trustspan"));
+    let agent = cluster.spawn("agent-of-the-base", program, args.chain(more), &[])?;
+    let is_complete = || -> Result<bool> {
+        let bundle = cluster.get("secret", ns, secret)?["data"]["ca.crt"].clone();
+        for kind in ["mutatingwebhookconfiguration", "validatingwebhookconfiguration"] {
+            let configuration = cluster.get(kind, "", "trustspan")?;
+            let mut webhooks = configuration["webhooks"].as_array().into_iter().flatten();
+            if bundle.is_null() || !webhooks.all(|webhook| webhook["clientConfig"]["caBundle"] == bundle) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    };
+    wait_for("the serving certificate", SOON, is_complete).with_context(|| agent.log_tail(20))?;
+    // Another apply of the manifests, which have no caBundle, takes nothing away.
+    cluster.kubectl(["apply", "--server-side", "--force-conflicts", "-k", &manifests("base")]).ok()?;
+    ensure!(is_complete()?, "the caBundle is gone");
+    drop(agent);
+    cluster.kubectl(["delete", "secret", secret]).ns(ns).ok().map(drop)
 }

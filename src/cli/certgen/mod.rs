@@ -53,7 +53,7 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
     timeout: Duration,
 
-    /// How many old CAs a bundle keeps, in place of maxPreviousCAs of the profile (1 for the built-in one). A higher number repairs Secrets whose
+    /// How many old CAs a bundle keeps, in place of maxPreviousCAs of the profile (1 for the built-in ones). A higher number repairs Secrets whose
     /// certificates are of several CAs.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
     max_previous_cas: Option<u16>,

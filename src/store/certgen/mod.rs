@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use crate::certgen::{Blocked, Change, Next, Objects, Options, Profile, hmac_secret, next, pending_secret};
 
 pub use keys::KeyGenerationError;
-pub use objects::{RequestError, Written, read, write};
+pub use objects::{RequestError, Written, api, read, write};
 
 /// The next step of a run, with the keys that it needs. Has no `Debug`, since it may hold private keys.
 pub enum CertgenStep {

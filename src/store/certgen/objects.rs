@@ -77,7 +77,8 @@ fn is_outage(error: &kube::Error) -> bool {
     }
 }
 
-fn api(client: &Client, namespace: &str, kind: ObjectKind) -> Api<DynamicObject> {
+/// Objects of a kind; `namespace` is ignored for one without namespaces.
+pub fn api(client: &Client, namespace: &str, kind: ObjectKind) -> Api<DynamicObject> {
     let (group, version, name) = kind.gvk();
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, name));
     if kind.is_namespaced() {
