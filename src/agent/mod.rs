@@ -142,7 +142,7 @@ async fn run_as_leader(
         rollouts::run(client, cache, leadership, settings, (recorder, &permissions), rollouts_sender),
         run_reconcilers(&budgets, cache, leadership, settings, (snapshot, rollouts), (recorder, health, &permissions)),
         trust_consumers::run((client, &budgets), leadership, settings, recorder),
-        serving_certificate::run(client, leadership, settings, health),
+        serving_certificate::run(client, leadership, settings, (health, &recorder.metrics)),
     );
 }
 

@@ -13,6 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use super::backoff::Retry;
 use super::lease::Leadership;
+use super::metrics::AgentMetrics;
 use super::watches::{by_name, notify_each};
 use super::{FIELD_MANAGER, RECONCILE_TIMEOUT, Settings};
 use crate::certgen::{Profile, upkeep};
@@ -61,14 +62,19 @@ impl UpkeepError {
 }
 
 /// Keeps the objects of the profile in `settings`, if there is one. Never returns then.
-pub(super) async fn run(client: &Client, leadership: &Leadership, settings: &Settings, health: &Arc<HealthState>) {
+pub(super) async fn run(
+    client: &Client,
+    leadership: &Leadership,
+    settings: &Settings,
+    (health, metrics): (&Arc<HealthState>, &AgentMetrics),
+) {
     let Some(profile) = &settings.serving_certificate else { return };
     let check = health.add(CHECK, Requirement::Never);
     let changed = Arc::new(Notify::new());
     let _watches = watch(client, profile, &changed);
     let mut retry = Retry::default();
     loop {
-        let reconciled = timeout(RECONCILE_TIMEOUT, reconcile(client, leadership, profile)).await;
+        let reconciled = timeout(RECONCILE_TIMEOUT, reconcile(client, leadership, profile, metrics)).await;
         let delay = match reconciled.unwrap_or(Err(UpkeepError::NoAnswer)) {
             Ok(until) => {
                 check.record(CheckResult::Ok);
@@ -108,6 +114,7 @@ async fn reconcile(
     client: &Client,
     leadership: &Leadership,
     profile: &Profile,
+    metrics: &AgentMetrics,
 ) -> Result<Option<Timestamp>, UpkeepError> {
     let mut last = String::new();
     for _ in 0..MAX_WRITES {
@@ -122,7 +129,10 @@ async fn reconcile(
             return Err(UpkeepError::NotLeading);
         }
         match certgen::write(client, profile, FIELD_MANAGER, change).await? {
-            Written::Yes => tracing::info!("serving certificate: {what}"),
+            Written::Yes => {
+                metrics.serving_certificate_written();
+                tracing::info!("serving certificate: {what}");
+            }
             Written::Conflict => {}
             Written::Unknown => return Err(UpkeepError::NoAnswer),
         }

@@ -5,7 +5,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -29,7 +29,11 @@ use crate::testbed::{
     Agents, Authority, Balancer, Cluster, Process, SOON, Server, Source, User, mount, shipped, wait_for,
 };
 
-cases![requests_are_admitted_while_the_certificate_is_rotated, a_reverted_ca_bundle_is_repaired_in_each_stage];
+cases![
+    requests_are_admitted_while_the_certificate_is_rotated,
+    a_reverted_ca_bundle_is_repaired_in_each_stage,
+    requests_fail_while_a_ca_is_replaced_at_once,
+];
 
 /// Number of rotations; `TRUSTSPAN_SERVING_ROTATIONS` sets another, such as 10.
 const ROTATIONS: usize = 1;
@@ -71,7 +75,8 @@ struct Bed<'c> {
     balancer: Balancer,
     client: Client,
     runtime: Runtime,
-    agent: Process,
+    agents: Agents<'c>,
+    agent: Mutex<Process>,
 }
 
 impl<'c> Bed<'c> {
@@ -89,14 +94,16 @@ impl<'c> Bed<'c> {
         std::fs::write(&profile, profile_text(&name)?)?;
         let mut agents = Agents::new(cluster, ns)?;
         let profile = profile.display().to_string();
+        // Agents are killed, and the next one waits for the end of the lease.
+        agents.lease = Some("5s");
         agents.more =
             ["--serving-certificate", ns, "--serving-certificate-profile", &profile].map(str::to_owned).into();
-        let agent = agents.start("a")?;
+        let agent = Mutex::new(agents.start("a")?);
         for (server, delay) in servers.iter().zip(MOUNT_DELAYS) {
             let dir = server.cert_dir().to_owned();
             mount(runtime.handle(), client.clone(), (ns, SECRET), dir, delay);
         }
-        let bed = Self { cluster, ns, name, servers, balancer, client, runtime, agent };
+        let bed = Self { cluster, ns, name, servers, balancer, client, runtime, agents, agent };
         bed.wait_served()?;
         Ok(bed)
     }
@@ -142,9 +149,14 @@ impl<'c> Bed<'c> {
         let reverted = Instant::now();
         wait_for("the repair of the caBundle", REPAIR, || self.is_written())?;
         println!("{}: {meanwhile}: repaired after {:?}", self.ns, reverted.elapsed());
-        let repaired = Instant::now();
+        self.wait_admitted(load)
+    }
+
+    /// Waits until requests are admitted again. Failures after that are undisturbed ones.
+    fn wait_admitted(&self, load: &Load) -> Result<()> {
+        let begin = Instant::now();
         wait_for("requests to be admitted again", SOON, || {
-            Ok(load.state().successes.iter().filter(|begun| **begun > repaired).count() >= ADMITTED_AGAIN)
+            Ok(load.state().successes.iter().filter(|begun| **begun > begin).count() >= ADMITTED_AGAIN)
         })?;
         load.state().meanwhile = None;
         Ok(())
@@ -168,9 +180,27 @@ impl<'c> Bed<'c> {
         })
     }
 
+    fn agent(&self) -> MutexGuard<'_, Process> {
+        self.agent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Kills the agent, and starts another one.
+    fn replace_agent(&self) -> Result<()> {
+        let mut agent = self.agent();
+        agent.kill()?;
+        *agent = self.agents.start(&format!("agent-{}", self.cluster.unique()))?;
+        Ok(())
+    }
+
     fn pending(&self) -> Result<Option<Value>> {
         let pending = self.runtime.block_on(api(&self.client, self.ns, ObjectKind::Secret).get_opt(PENDING))?;
         Ok(pending.map(serde_json::to_value).transpose()?)
+    }
+
+    /// Whether a rotation has written the new CA everywhere.
+    fn is_trust_written(&self) -> Result<bool> {
+        let pending = self.pending()?.unwrap_or_default();
+        Ok(pending["metadata"]["annotations"]["trustspan.dev/certgen-trust-written-at"].is_string())
     }
 
     /// Waits for the end of a rotation that changes this leaf.
@@ -236,11 +266,12 @@ struct LoadState {
 }
 
 const UNDISTURBED: &str = "undisturbed";
+const AT_ONCE: &str = "CA and certificate replaced at once";
 const HOLDING: &str = "reverted to a caBundle that holds the CA in service";
 const LACKING: &str = "reverted to a caBundle without the CA in service";
 
 impl Load {
-    fn state(&self) -> std::sync::MutexGuard<'_, LoadState> {
+    fn state(&self) -> MutexGuard<'_, LoadState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -373,6 +404,12 @@ fn requests_are_admitted_while_the_certificate_is_rotated(cluster: &Cluster) -> 
         let ((), counts) = bed.under_load(|_| {
             for number in 1..=rotations {
                 let (bundle, leaf) = bed.stored()?;
+                wait_for("a stage of the rotation", ROTATION, || match number % 3 {
+                    0 => Ok(bed.pending()?.is_some()),
+                    1 => bed.is_trust_written(),
+                    _ => Ok(bed.stored()?.1 != leaf),
+                })?;
+                bed.replace_agent()?;
                 bed.wait_rotated(&leaf)?;
                 ensure!(bed.stored()?.0 != bundle, "rotation {number}: the same CAs");
             }
@@ -405,10 +442,7 @@ fn a_reverted_ca_bundle_is_repaired_in_each_stage(cluster: &Cluster) -> Result<(
             let (bundle, leaf) = bed.stored()?;
             bed.revert(load, LACKING, &foreign)?;
             bed.revert(load, LACKING, "")?;
-            wait_for("the new CA to be trusted", ROTATION, || {
-                let pending = bed.pending()?.unwrap_or_default();
-                Ok(pending["metadata"]["annotations"]["trustspan.dev/certgen-trust-written-at"].is_string())
-            })?;
+            wait_for("the new CA to be trusted", ROTATION, || bed.is_trust_written())?;
             bed.revert(load, HOLDING, &bundle)?;
             ensure!(bed.stored()?.1 == leaf, "the certificate was written before the delay was over");
             bed.revert(load, LACKING, &foreign)?;
@@ -431,11 +465,34 @@ fn a_reverted_ca_bundle_is_repaired_in_each_stage(cluster: &Cluster) -> Result<(
         annotate("cert-manager.io/inject-ca-from=a/b")?;
         bed.write_ca_bundles(&foreign)?;
         wait_for("the agent to report cert-manager", SOON, || {
-            let (_, body) = Agents::request(&bed.agent, "/healthz/serving-certificate")?;
+            let (_, body) = Agents::request(&bed.agent(), "/healthz/serving-certificate")?;
             Ok(body.contains("cert-manager writes the caBundle of ValidatingWebhookConfiguration"))
         })?;
         ensure!(bed.ca_bundles()?.iter().all(|bundle| *bundle == foreign.as_str()), "it was overwritten");
         annotate("cert-manager.io/inject-ca-from-")?;
         wait_for("the repair of the caBundle", REPAIR, || bed.is_written())
+    })
+}
+
+/// The comparison: certificate and CA are replaced at once, as by an issuer that knows no stages.
+fn requests_fail_while_a_ca_is_replaced_at_once(cluster: &Cluster) -> Result<()> {
+    cluster.with_temp_ns(|ns| {
+        let bed = Bed::start(cluster, ns)?;
+        bed.agent().kill()?;
+        let ((), counts) = bed.under_load(|load| {
+            let authority = Authority::new("another CA")?;
+            let (certificate, key) = authority.issue(&[&format!("trustspan-webhook.{ns}.svc")])?;
+            let bundle = base64(authority.pem().as_bytes());
+            let data = json!({ "ca.crt": bundle, "tls.crt": base64(certificate.as_bytes()), "tls.key": base64(key.as_bytes()) });
+            let patch = json!({ "data": data }).to_string();
+            load.state().meanwhile = Some(AT_ONCE);
+            cluster.kubectl(["patch", "secret", SECRET, "--patch", &patch]).ns(ns).ok()?;
+            bed.write_ca_bundles(&bundle)?;
+            bed.wait_served()?;
+            bed.wait_admitted(load)
+        })?;
+        let (sent, failed) = counts.get(AT_ONCE).copied().unwrap_or_default();
+        ensure!(failed > 0, "none of {sent} requests failed: the other tests prove nothing");
+        Ok(())
     })
 }
