@@ -12,21 +12,25 @@ use crate::trust::{Secret, bundle};
 const RENEWED_PART: i32 = 3;
 
 /// The options with which a controller computes its next step ([`super::next`]). It creates what is missing, and rotates when two thirds of
-/// the profile's `duration` have passed since a leaf was issued.
+/// the profile's `duration` have passed since a leaf was issued. Once all leaves have expired, there is no connection that stages could keep.
 ///
 /// # Errors
 /// When another writer keeps an object of the profile.
 pub fn upkeep(profile: &Profile, objects: &Objects, now: Timestamp) -> Result<Options, Blocked> {
     check_writers(profile, objects)?;
-    if objects.get(ObjectKind::Secret, &profile.pending_secret_name).is_some() {
-        return Ok(Options { intent: Intent::Resume, single_write: false });
-    }
-    let secrets = profile.certificates.iter().map(|one| objects.get(ObjectKind::Secret, &one.secret_name));
-    let (stored, missing): (Vec<_>, Vec<_>) = secrets.partition(Option::is_some);
-    let is_due = |secret: &Value| end_of_leaf(secret).is_none_or(|end| now >= renewal(profile, end));
-    let rotates = !stored.is_empty() && (!missing.is_empty() || stored.into_iter().flatten().any(is_due));
-    let intent = if rotates { Intent::Rotate } else { Intent::Create };
-    Ok(Options { intent, single_write: false })
+    let stored = profile.certificates.iter().filter_map(|one| objects.get(ObjectKind::Secret, &one.secret_name));
+    let ends: Vec<_> = stored.map(end_of_leaf).collect();
+    let is_due = |end: &Option<Timestamp>| end.is_none_or(|end| now >= renewal(profile, end));
+    let is_partial = !ends.is_empty() && ends.len() < profile.certificates.len();
+    let intent = if objects.get(ObjectKind::Secret, &profile.pending_secret_name).is_some() {
+        Intent::Resume
+    } else if is_partial || ends.iter().any(is_due) {
+        Intent::Rotate
+    } else {
+        Intent::Create
+    };
+    let is_expired = |end: &Option<Timestamp>| end.is_some_and(|end| end < now);
+    Ok(Options { intent, single_write: !ends.is_empty() && ends.iter().all(is_expired) })
 }
 
 /// When a leaf that is valid until `end` is renewed.

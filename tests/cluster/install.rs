@@ -276,5 +276,20 @@ fn the_first_install_waits_for_no_webhook(cluster: &Cluster) -> Result<()> {
     cluster.kubectl(["apply", "--server-side", "--force-conflicts", "-k", &manifests("base")]).ok()?;
     ensure!(is_complete()?, "the caBundle is gone");
     drop(agent);
+
+    // The right to create it gives no other Secret, such as one for the token of another ServiceAccount.
+    let token = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
+        "metadata": { "name": "trustspan-webhook-certgen-pending", "annotations": { "kubernetes.io/service-account.name": "default" } },
+    });
+    let other = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "other" } });
+    for refused in [token, other] {
+        wait_for("the policy to refuse it", SOON, || {
+            let create = cluster.kubectl(["create", "--dry-run=server", "-f", "-"]).ns(ns).user(User::Agent);
+            let output = create.stdin(refused.to_string()).run()?;
+            ensure!(!output.success(), "it was created");
+            Ok(output.stderr.contains("only the Secrets of the webhook's serving certificate"))
+        })?;
+    }
     cluster.kubectl(["delete", "secret", secret]).ns(ns).ok().map(drop)
 }

@@ -94,6 +94,16 @@ fn rotates_when_a_third_of_the_lifetime_is_left() {
 }
 
 #[test]
+fn expired_certificates_are_replaced_without_stages() {
+    let mut cluster = Cluster::installed();
+    cluster.now = cluster.read("server").1[0].not_after + SignedDuration::from_secs(1);
+    assert!(cluster.write_all().is_some());
+    assert_eq!((cluster.issuer("server").as_str(), cluster.ca_bundles()[0][0].as_str()), ("CN=ca 2", "CN=ca 2"));
+    cluster.finish();
+    assert_eq!((cluster.cas, cluster.intent()), (2, Intent::Create));
+}
+
+#[test]
 fn creates_what_is_missing() {
     let mut cluster = Cluster::new();
     assert_eq!(cluster.intent(), Intent::Create);
