@@ -295,7 +295,7 @@ impl Load {
         let mut next = tokio::time::Instant::now();
         loop {
             sleep_until(next).await;
-            next = tokio::time::Instant::now() + SENDER_INTERVAL;
+            next = (next + SENDER_INTERVAL).max(tokio::time::Instant::now());
             let _turn = self.turn.read().await;
             let (started, before) = (Instant::now(), self.state().meanwhile);
             let result = api.create(&params, &secret).await;
