@@ -291,5 +291,21 @@ fn the_first_install_waits_for_no_webhook(cluster: &Cluster) -> Result<()> {
             Ok(output.stderr.contains("only the Secrets of the webhook's serving certificate"))
         })?;
     }
+    // The right to write caBundle changes nothing else.
+    for (kind, path, value) in [
+        ("mutatingwebhookconfiguration", "/webhooks/0/clientConfig/service/name", json!("another")),
+        ("mutatingwebhookconfiguration", "/webhooks/0/rules/0/resources/0", json!("pods")),
+        ("validatingwebhookconfiguration", "/webhooks/0/name", json!("a.example.com")),
+        ("validatingwebhookconfiguration", "/webhooks/0/failurePolicy", json!("Ignore")),
+        ("validatingwebhookconfiguration", "/metadata/annotations", json!({ "a": "b" })),
+    ] {
+        let change = json!([{ "op": "add", "path": path, "value": value }]).to_string();
+        let patch = ["patch", kind, "trustspan", "--dry-run=server", "--type=json", "--patch", &change];
+        let error = cluster.kubectl(patch).user(User::Agent).fails()?;
+        ensure!(error.contains("the agent changes only caBundle"), "{path}: saw {error}");
+    }
+    let change = json!([{ "op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": "eA==" }]).to_string();
+    let patch = ["patch", "mutatingwebhookconfiguration", "trustspan", "--dry-run=server", "--type=json", "--patch"];
+    cluster.kubectl(patch).arg(change).user(User::Agent).ok()?;
     cluster.kubectl(["delete", "secret", secret]).ns(ns).ok().map(drop)
 }

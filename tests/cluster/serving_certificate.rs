@@ -354,7 +354,7 @@ fn register(cluster: &Cluster, ns: &str, name: &str, port: u16) -> Result<()> {
     Ok(())
 }
 
-/// Grants the agent the rights of `manifests/base`, in this namespace and for these configurations.
+/// Grants the agent the rights of `manifests/base`, in this namespace and for these configurations, with the policy that limits them.
 fn grant(cluster: &Cluster, ns: &str, name: &str) -> Result<()> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(&shipped("rbac.yaml")?)?;
     let mut granted = String::new();
@@ -375,7 +375,7 @@ fn grant(cluster: &Cluster, ns: &str, name: &str) -> Result<()> {
         }
         granted += &format!("---\n{object}\n");
     }
-    cluster.kubectl(["apply", "-f", "-"]).stdin(granted).ok().map(drop)
+    cluster.kubectl(["apply", "-f", "-"]).stdin(granted + "---\n" + &shipped("policy.yaml")?).ok().map(drop)
 }
 
 fn base64(bytes: &[u8]) -> String {
