@@ -47,6 +47,7 @@ const STEPS: [StepName; 6] = [
 pub struct AgentMetrics {
     counts: Mutex<BTreeMap<(String, String), Counts>>,
     events_dropped: AtomicU64,
+    serving_certificate_writes: AtomicU64,
     /// The series of TrustConsumers.
     pub(super) consumers: ConsumerMetrics,
 }
@@ -97,6 +98,11 @@ impl AgentMetrics {
     /// Counts an Event that was not written.
     pub(super) fn event_dropped(&self) {
         self.events_dropped.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a write of the webhook's serving certificate, or of a caBundle.
+    pub(super) fn serving_certificate_written(&self) {
+        self.serving_certificate_writes.fetch_add(1, Ordering::Relaxed);
     }
 
     fn update(&self, entry: &Entry, change: impl FnOnce(&mut Counts)) {
@@ -269,13 +275,17 @@ impl Collector for AgentCollector {
             }
         }
         self.metrics.consumers.encode(&mut encoder, self.leadership.is_leader())?;
-        let dropped = ConstCounter::new(self.metrics.events_dropped.load(Ordering::Relaxed));
-        dropped.encode(encoder.encode_descriptor(
-            "agent_events_lost",
-            "Events not written",
-            None,
-            MetricType::Counter,
-        )?)?;
+        for (name, help, count) in [
+            ("agent_events_lost", "Events not written", &self.metrics.events_dropped),
+            (
+                "agent_serving_certificate_writes",
+                "Writes of the webhook's serving certificate and of caBundle fields by this process",
+                &self.metrics.serving_certificate_writes,
+            ),
+        ] {
+            let counter = ConstCounter::new(count.load(Ordering::Relaxed));
+            counter.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)?;
+        }
         let leads = ConstGauge::new(i64::from(self.leadership.is_leader()));
         leads.encode(encoder.encode_descriptor(
             "agent_leading",

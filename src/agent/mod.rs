@@ -25,6 +25,7 @@ mod reconciler;
 mod reconciler_checks;
 mod resolution;
 mod rollouts;
+mod serving_certificate;
 pub mod state_directory;
 mod trust_bundles;
 mod trust_consumers;
@@ -40,6 +41,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, sleep, timeout};
 
+use crate::certgen::Profile;
 use crate::registry::Entry;
 use crate::rotation::{self, Inventory, Outlook, counted};
 use crate::store::{HealthState, RegistryCache};
@@ -76,11 +78,19 @@ pub struct Settings {
     pub legacy_copy: Option<bool>,
     /// Workloads of TrustConsumers whose rollouts may be in progress at the same time, over all namespaces.
     pub max_concurrent_restarts: usize,
+    /// The profile of the webhook's serving certificate, if the agent keeps it.
+    pub serving_certificate: Option<Profile>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { namespaces: Vec::new(), poll: Duration::from_secs(30), legacy_copy: None, max_concurrent_restarts: 1 }
+        Self {
+            namespaces: Vec::new(),
+            poll: Duration::from_secs(30),
+            legacy_copy: None,
+            max_concurrent_restarts: 1,
+            serving_certificate: None,
+        }
     }
 }
 
@@ -132,6 +142,7 @@ async fn run_as_leader(
         rollouts::run(client, cache, leadership, settings, (recorder, &permissions), rollouts_sender),
         run_reconcilers(&budgets, cache, leadership, settings, (snapshot, rollouts), (recorder, health, &permissions)),
         trust_consumers::run((client, &budgets), leadership, settings, recorder),
+        serving_certificate::run(client, leadership, settings, (health, &recorder.metrics)),
     );
 }
 

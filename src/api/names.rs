@@ -1,5 +1,7 @@
 //! Labels, annotations and Secret keys that trustspan reads or writes.
 
+use serde_json::Value;
+
 /// Prefix of the labels and annotations that trustspan reads or writes, except [`BREAK_GLASS_PREFIX`].
 pub const PREFIX: &str = "trustspan.dev/";
 
@@ -77,6 +79,12 @@ pub fn managed_config_map_name(source: &str) -> String {
 /// Name of the ConfigMap that holds the journal of a GatewaySecret.
 pub fn journal_name(gateway_secret: &str) -> String {
     format!("{gateway_secret}.trustspan-journal")
+}
+
+/// Whether cert-manager's cainjector fills in the caBundle fields of an object, by an annotation `cert-manager.io/inject-…`.
+pub(crate) fn is_ca_injected(object: &Value) -> bool {
+    let annotations = object["metadata"]["annotations"].as_object().into_iter().flatten();
+    annotations.into_iter().any(|(key, _)| key.starts_with("cert-manager.io/inject-"))
 }
 
 /// Bytes of the name of an object: a DNS subdomain (RFC 1123; Kubernetes' "Object Names and IDs").

@@ -16,11 +16,15 @@ mod object;
 mod pending;
 mod plan;
 mod profile;
+mod upkeep;
 
 pub use object::{Action, Change, ObjectKind, ObjectRef, Objects};
 pub use pending::{GeneratedCertificates, KeyPairPem, PendingKind, pending_secret};
 pub use plan::{Begin, Blocked, Intent, Next, Options, hmac_secret, next};
-pub use profile::{BUILT_IN, CertificateProfile, HmacProfile, Profile, RestartProfile, Usage, built_in};
+pub use profile::{
+    BUILT_IN, CertificateProfile, HmacProfile, Profile, RestartProfile, TRUSTSPAN_WEBHOOK, Usage, built_in,
+};
+pub use upkeep::upkeep;
 
 #[cfg(test)]
 mod tests;

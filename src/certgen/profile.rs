@@ -9,11 +9,18 @@ use crate::api::Period;
 use crate::api::names::{NAME_LENGTH, check_object_name};
 
 /// The names of the built-in profiles.
-pub const BUILT_IN: [&str; 1] = ["envoy-gateway"];
+pub const BUILT_IN: [&str; 2] = ["envoy-gateway", "trustspan-webhook"];
+
+/// The profile of the serving certificate of trustspan's own webhook, which the agent keeps.
+pub const TRUSTSPAN_WEBHOOK: &str = include_str!("trustspan-webhook.yaml");
 
 /// The text of a built-in profile.
 pub fn built_in(name: &str) -> Option<&'static str> {
-    (name == BUILT_IN[0]).then_some(include_str!("envoy-gateway.yaml"))
+    match name {
+        "envoy-gateway" => Some(include_str!("envoy-gateway.yaml")),
+        "trustspan-webhook" => Some(TRUSTSPAN_WEBHOOK),
+        _ => None,
+    }
 }
 
 /// The keys and certificates of a control plane.

@@ -9,7 +9,8 @@ use super::controller_args::ControllerArgs;
 use super::log::LogArgs;
 use super::serve::{ClusterChecks, ListenError, listen};
 use crate::agent::lease::LeaseRefused;
-use crate::agent::{self, lease};
+use crate::agent::{self, Settings, lease};
+use crate::certgen::{Profile, TRUSTSPAN_WEBHOOK};
 use crate::health::Requirement;
 use crate::store::{HealthState, RegistryCache, cluster};
 use crate::webhook::health_server;
@@ -28,6 +29,16 @@ pub struct Args {
 
     #[command(flatten)]
     controller: ControllerArgs,
+
+    /// Keep the serving certificate of the webhook, without cert-manager, in this namespace: create and rotate Secret trustspan-webhook-tls, and
+    /// write its CAs to caBundle of the webhook configurations. Default: somebody else writes both.
+    #[arg(long, value_name = "NAMESPACE")]
+    serving_certificate: Option<String>,
+
+    /// Profile of `trustspan certgen` for the serving certificate: names, lifetime and propagation delay. Default: the built-in profile
+    /// trustspan-webhook.
+    #[arg(long, value_name = "FILE", requires = "serving_certificate")]
+    serving_certificate_profile: Option<PathBuf>,
 
     /// Address to listen on.
     #[arg(long, value_name = "ADDRESS", default_value_t = Ipv4Addr::UNSPECIFIED.into())]
@@ -48,6 +59,9 @@ pub enum RunError {
     /// The port cannot be listened on.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// The profile of the serving certificate cannot be used.
+    #[error("--serving-certificate-profile: {0}")]
+    Profile(String),
     /// No client for the cluster could be created.
     #[error(transparent)]
     Cluster(#[from] cluster::ConnectError),
@@ -68,8 +82,22 @@ pub fn run(args: Args) -> Result<ExitCode, RunError> {
     super::block_on(control(args))
 }
 
+impl Args {
+    /// The profile of the webhook's serving certificate, if the controller keeps it.
+    fn serving_certificate(&self) -> Result<Option<Profile>, RunError> {
+        let Some(namespace) = &self.serving_certificate else { return Ok(None) };
+        let text = match &self.serving_certificate_profile {
+            None => TRUSTSPAN_WEBHOOK.to_owned(),
+            Some(file) => std::fs::read_to_string(file)
+                .map_err(|error| RunError::Profile(format!("{}: {error}", file.display())))?,
+        };
+        Profile::read(&text, namespace, "cluster.local").map(Some).map_err(RunError::Profile)
+    }
+}
+
 async fn control(args: Args) -> Result<ExitCode, RunError> {
     let mut signals = Signals::new()?;
+    let settings = Settings { serving_certificate: args.serving_certificate()?, ..args.controller.settings() };
     let listener = listen(args.bind_address, args.metrics_port, "--metrics-port")?;
     let address = listener.local_addr()?;
     let client = cluster::connect(args.kubeconfig.as_deref()).await?;
@@ -89,7 +117,7 @@ async fn control(args: Args) -> Result<ExitCode, RunError> {
         refused = elect => Err(refused.into()),
         () = checks.run(client.clone(), registry.clone()) => Ok(ExitCode::SUCCESS),
         error = server::plain(listener, health_server::router(health.clone(), move || metrics.encode())) => Err(error.into()),
-        () = agent::run(client.clone(), registry, leadership, args.controller.settings(), agent_metrics, health) => Ok(ExitCode::SUCCESS),
+        () = agent::run(client.clone(), registry, leadership, settings, agent_metrics, health) => Ok(ExitCode::SUCCESS),
         () = signals.next() => {
             tracing::info!("shutting down");
             Ok(ExitCode::SUCCESS)

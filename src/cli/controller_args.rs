@@ -61,6 +61,7 @@ impl ControllerArgs {
             poll: self.poll.max(Duration::from_millis(100)),
             legacy_copy: self.legacy_copy,
             max_concurrent_restarts: self.max_concurrent_restarts.into(),
+            ..Settings::default()
         }
     }
 }

@@ -10,10 +10,10 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::Failure;
-use super::certgen::keys::{KeyError, generate};
 use super::sanitize::printable;
 use crate::api::names::MANAGED_LABEL;
 use crate::certgen::{GeneratedCertificates, Profile};
+use crate::store::certgen::{KeyGenerationError, generate};
 use crate::store::cluster;
 
 /// Verify that the API server rejects a broken Secret, and accepts a rotation.
@@ -59,7 +59,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 /// Content of the Secret: what it is, its data, and whether it is accepted.
 type Content = (&'static str, Value, bool);
 
-fn contents(profile: &Profile, now: Timestamp) -> Result<Vec<Content>, KeyError> {
+fn contents(profile: &Profile, now: Timestamp) -> Result<Vec<Content>, KeyGenerationError> {
     let (old, new) = (generate(profile, now)?, generate(profile, now)?);
     let content = |serving: &GeneratedCertificates, bundle: &str| {
         let pair = &serving.leaves[NAME];

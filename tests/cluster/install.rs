@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::stage::{
@@ -21,6 +21,7 @@ cases![
     observe_makes_a_gateway_secret_ready,
     verify_install_fails_without_webhooks_and_succeeds_with_them,
     the_webhook_may_read_no_secret,
+    the_overlay_leaves_the_serving_certificate_to_cert_manager,
     alone the_base_applies_and_goes_again,
 ];
 
@@ -222,12 +223,35 @@ fn the_webhook_may_read_no_secret(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
+/// A directory of `manifests`.
+fn manifests(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests").join(name).display().to_string()
+}
+
+fn the_overlay_leaves_the_serving_certificate_to_cert_manager(cluster: &Cluster) -> Result<()> {
+    const FLAG: &str = "--serving-certificate=";
+    const ROLE: &str = "name: trustspan-agent-serving-certificate";
+    const INJECTED: &str = "cert-manager.io/inject-ca-from: trustspan-system/trustspan-webhook";
+    for (dir, own, injected) in
+        [("base", true, 0), ("ca-bundles", false, 0), ("cert-manager", false, 2), ("cert-manager/ca-bundles", false, 1)]
+    {
+        let built = cluster.kubectl(["kustomize", &manifests(dir)]).ok()?;
+        ensure!(
+            built.contains(FLAG) == own && built.contains(ROLE) == own,
+            "{dir}: expected the flag and Roles: {own}"
+        );
+        ensure!(built.matches(INJECTED).count() == injected, "{dir}: expected {injected} injected configurations");
+    }
+    Ok(())
+}
+
 fn the_base_applies_and_goes_again(cluster: &Cluster) -> Result<()> {
-    let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/base").display().to_string();
+    let base = manifests("base");
     // Applied twice, since an upgrade is another apply.
     for _ in 0..2 {
         cluster.kubectl(["apply", "--server-side", "--force-conflicts", "-k", &base]).ok()?;
     }
+    the_first_install_waits_for_no_webhook(cluster)?;
     for webhooks in ["mutatingwebhookconfiguration", "validatingwebhookconfiguration"] {
         ensure!(cluster.exists(webhooks, "", "trustspan")?, "no {webhooks}");
         // Only the webhook configurations are deleted: the other tests need the rest of manifests/base.
@@ -240,4 +264,65 @@ fn the_base_applies_and_goes_again(cluster: &Cluster) -> Result<()> {
         let create = cluster.kubectl(["create", "--dry-run=server", "-f", "-"]);
         Ok(create.stdin(managed.clone()).run()?.success())
     })
+}
+
+/// The webhooks are registered, two of them with failurePolicy Fail, and nothing serves. The agent of the base makes the serving certificate, with the
+/// rights of the base.
+fn the_first_install_waits_for_no_webhook(cluster: &Cluster) -> Result<()> {
+    let (ns, secret) = ("trustspan-system", "trustspan-webhook-tls");
+    let deployed = cluster.get("deployment", ns, "trustspan-agent")?;
+    let args = deployed["spec"]["template"]["spec"]["containers"][0]["args"].as_array().cloned().unwrap_or_default();
+    let args = args.iter().filter_map(|arg| arg.as_str()).filter(|arg| !arg.starts_with("--metrics-port"));
+    let kubeconfig = cluster.kubeconfig(User::Agent).display().to_string();
+    let more = ["--kubeconfig", &kubeconfig, "--bind-address=127.0.0.1", "--metrics-port=0"];
+    let program = Path::new(env!("CARGO_BIN_EXE_trustspan"));
+    let agent = cluster.spawn("agent-of-the-base", program, args.chain(more), &[])?;
+    let is_complete = || -> Result<bool> {
+        let bundle = cluster.get("secret", ns, secret)?["data"]["ca.crt"].clone();
+        for kind in ["mutatingwebhookconfiguration", "validatingwebhookconfiguration"] {
+            let configuration = cluster.get(kind, "", "trustspan")?;
+            let mut webhooks = configuration["webhooks"].as_array().into_iter().flatten();
+            if bundle.is_null() || !webhooks.all(|webhook| webhook["clientConfig"]["caBundle"] == bundle) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    };
+    wait_for("the serving certificate", SOON, is_complete).with_context(|| agent.log_tail(20))?;
+    // Another apply of the manifests, which have no caBundle, takes nothing away.
+    cluster.kubectl(["apply", "--server-side", "--force-conflicts", "-k", &manifests("base")]).ok()?;
+    ensure!(is_complete()?, "the caBundle is gone");
+    drop(agent);
+
+    // The right to create it gives no other Secret, such as one for the token of another ServiceAccount.
+    let token = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
+        "metadata": { "name": "trustspan-webhook-certgen-pending", "annotations": { "kubernetes.io/service-account.name": "default" } },
+    });
+    let other = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "other" } });
+    for refused in [token, other] {
+        wait_for("the policy to refuse it", SOON, || {
+            let create = cluster.kubectl(["create", "--dry-run=server", "-f", "-"]).ns(ns).user(User::Agent);
+            let output = create.stdin(refused.to_string()).run()?;
+            ensure!(!output.success(), "it was created");
+            Ok(output.stderr.contains("only the Secrets of the webhook's serving certificate"))
+        })?;
+    }
+    // The right to write caBundle changes nothing else.
+    for (kind, path, value) in [
+        ("mutatingwebhookconfiguration", "/webhooks/0/clientConfig/service/name", json!("another")),
+        ("mutatingwebhookconfiguration", "/webhooks/0/rules/0/resources/0", json!("pods")),
+        ("validatingwebhookconfiguration", "/webhooks/0/name", json!("a.example.com")),
+        ("validatingwebhookconfiguration", "/webhooks/0/failurePolicy", json!("Ignore")),
+        ("validatingwebhookconfiguration", "/metadata/annotations", json!({ "a": "b" })),
+    ] {
+        let change = json!([{ "op": "add", "path": path, "value": value }]).to_string();
+        let patch = ["patch", kind, "trustspan", "--dry-run=server", "--type=json", "--patch", &change];
+        let error = cluster.kubectl(patch).user(User::Agent).fails()?;
+        ensure!(error.contains("the agent changes only caBundle"), "{path}: saw {error}");
+    }
+    let change = json!([{ "op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": "eA==" }]).to_string();
+    let patch = ["patch", "mutatingwebhookconfiguration", "trustspan", "--dry-run=server", "--type=json", "--patch"];
+    cluster.kubectl(patch).arg(change).user(User::Agent).ok()?;
+    cluster.kubectl(["delete", "secret", secret]).ns(ns).ok().map(drop)
 }

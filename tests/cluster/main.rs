@@ -49,6 +49,7 @@ mod pki;
 mod probe;
 mod rollouts;
 mod secrets;
+mod serving_certificate;
 mod several_signers;
 mod several_signers_cadence;
 mod stage;
@@ -97,6 +98,7 @@ const MODULES: &[&[Case]] = &[
     probe::CASES,
     rollouts::CASES,
     secrets::CASES,
+    serving_certificate::CASES,
     several_signers::CASES,
     several_signers_cadence::CASES,
     tenants::CASES,

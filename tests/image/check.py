@@ -142,7 +142,7 @@ class Names(threading.Thread):
 
 def resolves(container, kubeconfig, ca):
     """A static binary resolves names by the resolv.conf that a pod has."""
-    # The image has no CA roots: like in a pod, the CA of the API server is given.
+    # The image has no CA roots: as in a pod, the kubeconfig has the CA of the API server.
     authority = base64.b64encode(ca.read_bytes()).decode()
     Names().start()
     with socket.socket() as closed:

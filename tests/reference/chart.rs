@@ -21,7 +21,7 @@ pub(crate) const TEMPLATES: [(&str, &str, Option<&str>); 10] = [
 const FULLNAME: &str = "{{ include \"trustspan.fullname\" . }}";
 
 /// Lines of manifests that a value replaces.
-pub(crate) const REPLACED: [(&str, &str); 5] = [
+pub(crate) const REPLACED: [(&str, &str); 6] = [
     (
         "          values: [kube-system, kube-node-lease, trustspan-system]",
         "          values: {{ include \"trustspan.excludedNamespaces\" . }}",
@@ -34,11 +34,22 @@ pub(crate) const REPLACED: [(&str, &str); 5] = [
       {{- end }}",
     ),
     (
-        "  annotations:\n    cert-manager.io/inject-ca-from: trustspan-system/trustspan-webhook",
-        "  {{- with include \"trustspan.webhookAnnotations\" . }}
+        "  name: trustspan\nwebhooks:",
+        "  name: trustspan
+  {{- with include \"trustspan.webhookAnnotations\" . }}
   annotations:
     {{- . | nindent 4 }}
-  {{- end }}",
+  {{- end }}
+webhooks:",
+    ),
+    (
+        "  name: trustspan-ca-bundles\nwebhooks:",
+        "  name: trustspan-ca-bundles
+  {{- with include \"trustspan.webhookAnnotations\" . }}
+  annotations:
+    {{- . | nindent 4 }}
+  {{- end }}
+webhooks:",
     ),
     (
         "    resources: [secrets]\n    resourceNames: [ingress-gateway]",
@@ -52,7 +63,10 @@ pub(crate) const REPLACED: [(&str, &str); 5] = [
 
 /// A template of a manifest. Each object gets the chart's labels.
 pub(crate) fn template(manifest: &str, text: &str, enabled_by: Option<&str>) -> String {
-    let mut text = text.replace("{{", "{{ \"{{\" }}");
+    // The chart's certificate is of cert-manager, or of another issuer.
+    let is_used = |document: &&str| !document.contains("\n  name: trustspan-agent-serving-certificate\n");
+    let text: Vec<_> = text.split("\n---\n").filter(is_used).collect();
+    let mut text = text.join("\n---\n").replace("{{", "{{ \"{{\" }}");
     for (line, replacement) in REPLACED {
         text = text.replace(&format!("{line}\n"), &format!("{replacement}\n"));
     }

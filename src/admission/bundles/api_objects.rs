@@ -10,18 +10,16 @@ use zeroize::Zeroizing;
 
 use super::{BundleLocation, BundleLocations, Unreadable};
 use crate::api::Kind;
+use crate::api::names::is_ca_injected;
 use crate::trust::{SecretUsage, TlsConsumer, decoded};
 
 const KEY: &str = "caBundle";
-
-/// Prefix of the annotations by which cert-manager's cainjector fills in a caBundle.
-const INJECTED: &str = "cert-manager.io/inject-";
 
 /// The locations in an object; `None` for other kinds.
 pub(super) fn locations(kind: Kind<'_>, object: &Value) -> Option<BundleLocations> {
     let mut locations = BundleLocations::default();
     // Computed once: a hostile object has thousands of annotations, and of webhooks.
-    let is_filled_in = LazyCell::new(|| is_injected(object));
+    let is_filled_in = LazyCell::new(|| is_ca_injected(object));
     let mut add = |prefix: String, parent: &Value| {
         let text = match &parent[KEY] {
             Value::Null => return,
@@ -60,10 +58,4 @@ fn is_placeholder<F: FnOnce() -> bool>(kind: Kind<'_>, is_filled_in: &LazyCell<b
     // The conversion of a CRD treats whitespace as empty (apiextensions-apiserver, webhook_converter.go).
     let may_be_blank = || kind.kind == "CustomResourceDefinition" || **is_filled_in;
     text.is_empty() || (text.trim_ascii().is_empty() && may_be_blank())
-}
-
-/// Whether cert-manager fills in the caBundles of an object.
-fn is_injected(object: &Value) -> bool {
-    let annotations = object["metadata"]["annotations"].as_object().into_iter().flatten();
-    annotations.into_iter().any(|(key, _)| key.starts_with(INJECTED))
 }

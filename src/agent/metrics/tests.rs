@@ -77,6 +77,7 @@ fn reports_status_and_counts_for_each_gateway_secret() {
         r#"agent_writes_total{namespace="mesh",name="gw",what="managed_secret"} 2"#,
         r#"agent_failures_total{namespace="mesh",name="gw",reason="Failed"} 1"#,
         "agent_events_lost_total 0",
+        "agent_serving_certificate_writes_total 0",
         "agent_leading 0",
     ] {
         assert!(text.contains(&format!("trustspan_{line}\n")), "{line} not in:\n{text}");

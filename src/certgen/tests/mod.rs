@@ -1,11 +1,13 @@
 mod profile;
 mod readers;
 mod stages;
+mod upkeep;
 
 use std::collections::BTreeMap;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::{SignedDuration, Timestamp};
+use rcgen::date_time_ymd;
 use serde_json::{Value, json};
 
 use super::*;
@@ -110,8 +112,10 @@ impl Cluster {
     fn generate(&mut self) -> GeneratedCertificates {
         self.cas += 1;
         let ca = ca_with(&format!("ca {}", self.cas), |_| ());
+        let end = self.now + self.profile.duration.duration();
+        let end = date_time_ymd(1970, 1, 1) + std::time::Duration::from_secs(end.as_second().unsigned_abs());
         let leaf = |name: &str| {
-            let leaf = ca.leaf(name);
+            let leaf = ca.leaf_with(name, |params| params.not_after = end);
             KeyPairPem { certificate: leaf.pem(), key: leaf.key_pem().into() }
         };
         let leaves = self.profile.certificates.iter().map(|one| (one.secret_name.clone(), leaf(&one.secret_name)));

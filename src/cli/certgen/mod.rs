@@ -1,6 +1,5 @@
 //! `trustspan certgen`.
 
-pub(super) mod keys;
 mod target;
 
 use std::collections::BTreeMap;
@@ -10,13 +9,12 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
-use self::target::{Target, Written};
+use self::target::Target;
 use super::Failure;
 use super::controller_args::duration;
 use super::sanitize::printable;
-use crate::certgen::{
-    BUILT_IN, Intent, Next, ObjectKind, Objects, Options, Profile, built_in, hmac_secret, next, pending_secret,
-};
+use crate::certgen::{BUILT_IN, Intent, ObjectKind, Objects, Options, Profile, built_in};
+use crate::store::certgen::{CertgenStep, Written, next_step};
 use crate::store::cluster;
 
 /// How often the objects are read again while a rollout progresses.
@@ -55,7 +53,7 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
     timeout: Duration,
 
-    /// How many old CAs a bundle keeps, in place of maxPreviousCAs of the profile (1 for the built-in one). A higher number repairs Secrets whose
+    /// How many old CAs a bundle keeps, in place of maxPreviousCAs of the profile (1 for the built-in ones). A higher number repairs Secrets whose
     /// certificates are of several CAs.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
     max_previous_cas: Option<u16>,
@@ -113,10 +111,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     runtime.block_on(async {
         let target = match args.output_dir {
             Some(dir) => Target::Directory(dir),
-            None => Target::Cluster {
-                client: cluster::connect_as_kubectl(args.kubeconfig.as_deref()).await?,
-                namespace: args.namespace,
-            },
+            None => Target::Cluster(cluster::connect_as_kubectl(args.kubeconfig.as_deref()).await?),
         };
         let intent = if args.overwrite { Intent::Rotate } else { Intent::Create };
         // A directory has no readers.
@@ -151,26 +146,17 @@ impl Run {
             if is_pending && self.options.intent == Intent::Rotate {
                 self.options.intent = Intent::Resume;
             }
-            let now = Timestamp::now();
-            let (what, change) = match next(&self.profile, &objects, self.options, now).map_err(impossible)? {
-                Next::Done(what) => {
+            let step = next_step(&self.profile, &objects, self.options, Timestamp::now()).map_err(impossible)?;
+            let (what, change) = match step {
+                CertgenStep::Done(what) => {
                     anstream::println!("{}", printable(&what));
                     return Ok(ExitCode::SUCCESS);
                 }
-                Next::Wait { until, why } => {
+                CertgenStep::Wait { until, why } => {
                     self.wait(until, &why, &mut waited).await?;
                     continue;
                 }
-                Next::Write { what, change } => (what, change),
-                Next::GenerateHmac(hmac) => {
-                    let bytes = keys::random(hmac.bytes).map_err(impossible)?;
-                    (format!("create Secret {}", hmac.secret_name), hmac_secret(&self.profile, hmac, &bytes))
-                }
-                Next::Begin(begin) => {
-                    let generated = keys::generate(&self.profile, now).map_err(impossible)?;
-                    let change = pending_secret(&self.profile, begin.kind, &begin.previous, &generated);
-                    (format!("create Secret {} with a new CA and its certificates", change.target.name), change)
-                }
+                CertgenStep::Write { what, change } => (what, change),
             };
             waited = None;
             self.write(&objects, what, change, &mut written).await?;
@@ -193,7 +179,7 @@ impl Run {
                  does, then run again"
             )));
         }
-        if self.target.write(objects, change).await? == Written::Yes {
+        if self.target.write(&self.profile, objects, change).await? == Written::Yes {
             anstream::println!("{what}");
         }
         Ok(())

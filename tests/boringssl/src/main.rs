@@ -178,7 +178,7 @@ fn replay(gateway: &Identity, cases: Vec<(Case, Snapshot)>) -> Result<usize> {
             let passed = |snapshot: &Snapshot| snapshot.outcomes.iter().map(Outcome::passed).collect::<Vec<_>>();
             if seen.update != envoy.update || passed(seen) != passed(envoy) {
                 differ += 1;
-                println!("{}: BoringSSL here says {}, the real Envoy {}", case.name, told(seen), told(envoy));
+                println!("{}: BoringSSL here says {}, the real Envoy {}", case.name, describe(seen), describe(envoy));
             }
         }
     }
@@ -189,7 +189,7 @@ fn replay(gateway: &Identity, cases: Vec<(Case, Snapshot)>) -> Result<usize> {
     Ok(disagree)
 }
 
-fn told(snapshot: &Snapshot) -> String {
+fn describe(snapshot: &Snapshot) -> String {
     let outcome = |outcome: &Outcome| match outcome {
         Outcome::Passed(_) => "accepted".to_owned(),
         Outcome::Refused(why) => format!("refused ({why})"),

@@ -21,7 +21,7 @@ const SERIAL_NUMBER: [u64; 4] = [2, 5, 4, 5];
 
 /// Why nothing could be generated.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::cli) enum KeyError {
+pub enum KeyGenerationError {
     /// The system has no random bytes.
     #[error("cannot get random bytes of the system")]
     Random,
@@ -31,14 +31,14 @@ pub(in crate::cli) enum KeyError {
 }
 
 /// Random bytes.
-pub(super) fn random(length: usize) -> Result<Zeroizing<Vec<u8>>, KeyError> {
+pub(super) fn random(length: usize) -> Result<Zeroizing<Vec<u8>>, KeyGenerationError> {
     let mut bytes = Zeroizing::new(vec![0; length]);
-    rand::fill(&mut bytes).map_err(|_| KeyError::Random)?;
+    rand::fill(&mut bytes).map_err(|_| KeyGenerationError::Random)?;
     Ok(bytes)
 }
 
 /// A new CA with its leaves. Its key is dropped.
-pub(in crate::cli) fn generate(profile: &Profile, now: Timestamp) -> Result<GeneratedCertificates, KeyError> {
+pub fn generate(profile: &Profile, now: Timestamp) -> Result<GeneratedCertificates, KeyGenerationError> {
     let mut ca = params(profile, &profile.ca.common_name, now)?;
     ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     ca.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
@@ -76,7 +76,7 @@ fn purpose(usage: Usage) -> ExtendedKeyUsagePurpose {
     }
 }
 
-fn params(profile: &Profile, common_name: &str, now: Timestamp) -> Result<CertificateParams, KeyError> {
+fn params(profile: &Profile, common_name: &str, now: Timestamp) -> Result<CertificateParams, KeyGenerationError> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, common_name);
