@@ -201,6 +201,8 @@ impl ControlPlane {
                 format!("--service-account-signing-key-file={}", file("service-accounts.key")),
                 format!("--audit-policy-file={}", file("audit-policy.yaml")),
                 format!("--audit-log-path={}", file(AUDIT_LOG)),
+                // Megabytes. A log that is rotated would lose requests that tests count.
+                "--audit-log-maxsize=10000".to_owned(),
                 // Kubernetes 1.36 serves ClusterTrustBundles only with this feature gate.
                 "--feature-gates=ClusterTrustBundle=true".to_owned(),
                 "--runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true".to_owned(),
