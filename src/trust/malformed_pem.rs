@@ -39,7 +39,7 @@ pub enum Cause {
     NoBegin,
     /// Base64 of a certificate, or of a PEM text, without BEGIN and END.
     Unmarked,
-    /// A certificate after another one in the same block.
+    /// Bytes after a certificate in its block: another one, or what is left of it.
     SameBlock,
     /// A block with a valid BEGIN line whose END line or base64 Go cannot read.
     Broken,
@@ -62,7 +62,7 @@ impl fmt::Display for Cause {
             Self::NoBegin => "an END line has no BEGIN line; restore that",
             Self::Unmarked => "base64 has no BEGIN and END lines; add them (and encode only once)",
             Self::SameBlock => {
-                "a second certificate follows in the same block; restore the END and BEGIN lines between them"
+                "more bytes follow the certificate in its block; restore the END and BEGIN lines of a second one, or remove them"
             }
             Self::Broken => "the block is broken; write base64, and nothing else on the END line",
             Self::NoCertificate => "the block is not exactly one certificate; write the DER of one certificate",
@@ -168,7 +168,7 @@ fn has_marker(line: &[u8], word: &[u8]) -> bool {
 }
 
 /// The offset of a word (BEGIN or END) on a line that resembles a PEM boundary: dashes of any kind around it, and the label of a certificate or a
-/// revocation list.
+/// revocation list. A boundary without a label has exact dashes: others are prose.
 fn marker(line: &[u8], word: &[u8]) -> Option<usize> {
     // Cheap to check first: nearly all lines of a bundle are plain base64.
     let dash = |b: &u8| *b == b'-' || *b >= 0x80;
@@ -182,8 +182,9 @@ fn marker(line: &[u8], word: &[u8]) -> Option<usize> {
     let label = &line[at + word.len()..];
     let label = &label[..label.len().min(64)];
     let names = |what: &[u8]| label.windows(what.len()).any(|w| w.eq_ignore_ascii_case(what));
+    let is_empty = line[..at].ends_with(b"-----") && label.starts_with(b" -----");
     // The labels that `bundle::skipped` takes for certificates.
-    (names(b"CERT") || names(b"PKCS7") || names(b"X509 CRL")).then_some(at)
+    (is_empty || names(b"CERT") || names(b"PKCS7") || names(b"X509 CRL")).then_some(at)
 }
 
 fn is_comment(line: &[u8]) -> bool {

@@ -110,7 +110,7 @@ pub fn read(text: &[u8]) -> Reading {
     read_as(text, Char::Unsigned)
 }
 
-fn read_as(text: &[u8], char: Char) -> Reading {
+pub(super) fn read_as(text: &[u8], char: Char) -> Reading {
     let mut blocks = Blocks::new(text, char);
     let mut reading = Reading::default();
     for block in blocks.by_ref() {

@@ -29,6 +29,7 @@ CHAIN = "src/trust/chain/mod.rs"
 CONSTRAINTS = "src/trust/chain/constraints.rs"
 CRL = "src/trust/chain/crl.rs"
 DER = "src/trust/der.rs"
+MALFORMED = "src/trust/malformed_pem.rs"
 NAMES = "src/trust/chain/general_name.rs"
 PATH = "src/trust/chain/path_checks.rs"
 SIGNATURE = "src/trust/chain/signature.rs"
@@ -106,6 +107,14 @@ FIXES = [
         "is_permitted = Some(fits || within(&form, subtree, false, false)?);",
         "is_permitted = Some(within(&form, subtree, false, false)? || fits);",
     ),
+    ("apart-in-one-block", BUNDLE, "if trailing.len() >= ANOTHER {", "if der::certificate(trailing).is_ok() {"),
+    (
+        "one-platform",
+        BUNDLE,
+        "signed.rejected.is_some() || pem.is_ascii()",
+        "signed.rejected.as_ref().is_some_and(|one| !matches!(one.fault, PemFault::Content(_))) || pem.is_ascii()",
+    ),
+    ("text-after-no-label", MALFORMED, "(is_empty || names", "(names"),
     ("signature-length", DER, "if has_long_length(signature)", "if false"),
 ]
 

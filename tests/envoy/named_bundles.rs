@@ -49,6 +49,18 @@ pub(crate) const TRUST: &[(&str, &str, Make)] = &[
         let both = block("CERTIFICATE", &[&*b.one.der, &*b.two.der].concat());
         b.text(|_, _| both.clone())
     }),
+    ("two-in-one-block-apart", "found: the second certificate was dropped, and we said nothing", |b| {
+        let both = block("CERTIFICATE", &[&*b.one.der, &[3, 1, 0], &*b.two.der].concat());
+        b.text(|_, _| both.clone())
+    }),
+    (
+        "headers-after-a-no-break-space",
+        "found: x86-64 rejects the update, and we only warned where a policy was lowered",
+        |b| b.text(|one, two| one.to_owned() + &two.replacen("-----\n", "-----\u{a0}\nBag: a\n\n", 1)),
+    ),
+    ("text-after-no-label", "found: a certificate was dropped, and we said nothing", |b| {
+        b.text(|one, two| one.to_owned() + &two.replace(" CERTIFICATE", " ").replacen("-----\n", "----- ", 1))
+    }),
     ("no-label", "found: a damaged certificate without label was dropped, and we only warned", |b| {
         b.text(|one, two| one.to_owned() + &two.replace("CERTIFICATE", "").replacen("\n", "\nx\n\n", 1))
     }),

@@ -98,6 +98,7 @@ mod tests {
             two.replace("-----BEGIN CERTIFICATE-----\n", ""),
             two.replace("-----BEGIN CERTIFICATE-----\n", "").replace("-----END CERTIFICATE-----\n", ""),
             two.replace("CERTIFICATE", "PKCS7"),
+            two.replace(" CERTIFICATE", " ").replacen("-----\n", "----- ", 1),
             two.replace("CERTIFICATE", "CERTIFICATE "),
             two.replace("CERTIFICATE", "PUBLIC KEY"),
         ] {
