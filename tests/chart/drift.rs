@@ -20,7 +20,7 @@ fn pairs() -> Vec<(&'static [&'static str], Value)> {
     vec![
         // It includes the base.
         (&["cert-manager"], json!({})),
-        (&["cert-manager", "ca-bundles", "certgen", "node", "approver", "monitoring"], everything()),
+        (&["cert-manager", "cert-manager/ca-bundles", "certgen", "node", "approver", "monitoring"], everything()),
     ]
 }
 
