@@ -20,7 +20,7 @@ use crate::{
 const OLDER: &str = "TRUSTSPAN_OLDER";
 /// Each agent runs for at most this long before it is killed. A step of a rotation takes about as long.
 const LIVES: Duration = Duration::from_secs(6);
-/// Each version begins at least this many times in mid-rotation, on average of a run.
+/// Each version has at least this many turns in a rotation.
 const TURNS: usize = 2;
 /// One name for all, as if one pod: an agent continues its own Lease.
 const NAME: &str = "turns";
@@ -47,9 +47,9 @@ pub(crate) fn rotation(world: &mut World<'_>) -> Result<()> {
     };
     start(world, versions[0])?;
     kept::begin(world)?;
-    let (mut phases, mut turns) = (vec![kept::phase(world)?], versions.iter().cycle().skip(1));
+    let mut phases = vec![kept::phase(world)?];
     let limit = ROTATED.as_secs() / LIVES.as_secs() * 2;
-    for turn in turns.by_ref() {
+    for turn in versions.iter().cycle().skip(1) {
         sleep(Duration::from_millis(seed.below(u64::try_from(LIVES.as_millis())?)));
         let phase = kept::phase(world)?;
         if phase == "Steady" {

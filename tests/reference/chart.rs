@@ -21,7 +21,7 @@ pub(crate) const TEMPLATES: [(&str, &str, Option<&str>); 10] = [
 const FULLNAME: &str = "{{ include \"trustspan.fullname\" . }}";
 
 /// Lines of manifests that a value replaces.
-pub(crate) const REPLACED: [(&str, &str); 6] = [
+pub(crate) const REPLACED: [(&str, &str); 5] = [
     (
         "          values: [kube-system, kube-node-lease, trustspan-system]",
         "          values: {{ include \"trustspan.excludedNamespaces\" . }}",
@@ -34,17 +34,8 @@ pub(crate) const REPLACED: [(&str, &str); 6] = [
       {{- end }}",
     ),
     (
-        "  name: trustspan\nwebhooks:",
-        "  name: trustspan
-  {{- with include \"trustspan.webhookAnnotations\" . }}
-  annotations:
-    {{- . | nindent 4 }}
-  {{- end }}
-webhooks:",
-    ),
-    (
-        "  name: trustspan-ca-bundles\nwebhooks:",
-        "  name: trustspan-ca-bundles
+        "\nwebhooks:",
+        "
   {{- with include \"trustspan.webhookAnnotations\" . }}
   annotations:
     {{- . | nindent 4 }}
