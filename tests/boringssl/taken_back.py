@@ -114,6 +114,12 @@ FIXES = [
         "signed.rejected.is_some() || pem.is_ascii()",
         "signed.rejected.as_ref().is_some_and(|one| !matches!(one.fault, PemFault::Content(_))) || pem.is_ascii()",
     ),
+    (
+        "encrypted-key",
+        BUNDLE,
+        "number <= BUNDLE_KEYS && private_key::is_readable(block)",
+        "block.is_encrypted || number <= BUNDLE_KEYS && private_key::is_readable(block)",
+    ),
     ("text-after-no-label", MALFORMED, "(is_empty || names", "(names"),
     ("signature-length", DER, "if has_long_length(signature)", "if false"),
 ]

@@ -45,6 +45,14 @@ pub(crate) const TRUST: &[(&str, &str, Make)] = &[
     ("malformed-key", "found: the whole update is rejected, and we only warned where a policy was lowered", |b| {
         b.text(|one, _| one.to_owned() + &block("EC PRIVATE KEY", b"key"))
     }),
+    (
+        "encrypted-key",
+        "found: the whole update is rejected for the short IV, and we only warned where a policy was lowered",
+        |b| {
+            let headers = "KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00\n\n";
+            b.text(|one, _| one.to_owned() + &block("RSA PRIVATE KEY", b"key").replacen("KEY-----\n", headers, 1))
+        },
+    ),
     ("two-in-one-block", "found: the second certificate was dropped, and we said nothing", |b| {
         let both = block("CERTIFICATE", &[&*b.one.der, &*b.two.der].concat());
         b.text(|_, _| both.clone())
