@@ -47,6 +47,7 @@ mod outage;
 #[path = "../envoy/pki.rs"]
 mod pki;
 mod probe;
+mod rights;
 mod rollouts;
 mod secrets;
 mod serving_certificate;
@@ -96,6 +97,7 @@ const MODULES: &[&[Case]] = &[
     mirrored_client_ca::CASES,
     outage::CASES,
     probe::CASES,
+    rights::CASES,
     rollouts::CASES,
     secrets::CASES,
     serving_certificate::CASES,
