@@ -170,6 +170,7 @@ fn the_metrics_port_is_plain() {
     for name in [
         r#"trustspan_admission_requests_total{webhook="mutate",group="",kind="ConfigMap",operation="update",result="allowed"} 1"#,
         "trustspan_serving_certificate_not_after_timestamp_seconds ",
+        "trustspan_serving_certificate_reloads_total 0",
         "trustspan_serving_certificate_reload_failures_total 0",
         "trustspan_store_synced 1",
     ] {
@@ -219,6 +220,7 @@ fn a_renewed_certificate_is_served_without_a_restart() {
     let three = mount(certs.path(), "..three");
     server.trust(&three);
     until("the new certificate is served", || server.try_client().is_ok());
+    assert!(server.plain("/metrics").body.contains("trustspan_serving_certificate_reloads_total 1"));
     assert_serves(&server);
     assert_eq!(open.get("/livez").status, 200, "a connection made under the old certificate goes on");
 }

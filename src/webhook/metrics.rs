@@ -215,9 +215,10 @@ impl Collector for State {
             self.cache.failures(),
         )?;
         if let Some(certificate) = &self.certificate {
-            let name = "serving_certificate_reload_failures";
+            let help = "Changed serving certificates that were loaded";
+            counter("serving_certificate_reloads", help, certificate.reloads())?;
             counter(
-                name,
+                "serving_certificate_reload_failures",
                 "Serving certificates that could not be loaded; the previous one stays in use",
                 certificate.failures(),
             )?;

@@ -72,6 +72,7 @@ pub enum ServingCertificateError {
 #[derive(Debug)]
 pub struct ServingCertificate {
     current: ArcSwap<ServingPairFiles>,
+    reloads: AtomicU64,
     failures: AtomicU64,
 }
 
@@ -85,7 +86,7 @@ pub(super) struct ServingPairFiles {
 
 impl ServingCertificate {
     pub(super) fn new(pair: ServingPairFiles) -> Self {
-        Self { current: ArcSwap::from_pointee(pair), failures: AtomicU64::new(0) }
+        Self { current: ArcSwap::from_pointee(pair), reloads: AtomicU64::new(0), failures: AtomicU64::new(0) }
     }
 
     /// Reads `tls.crt` and `tls.key`.
@@ -99,6 +100,11 @@ impl ServingCertificate {
     /// End of validity of the serving certificate.
     pub fn not_after(&self) -> Timestamp {
         self.current.load().not_after
+    }
+
+    /// The number of changed pairs that were loaded.
+    pub fn reloads(&self) -> u64 {
+        self.reloads.load(Ordering::Relaxed)
     }
 
     /// The number of changed pairs that could not be loaded.
@@ -159,6 +165,7 @@ impl ServingCertificate {
         if pair.digest != self.current.load().digest {
             tracing::info!(not_after = %pair.not_after, "new serving certificate");
             self.current.store(Arc::new(pair));
+            self.reloads.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }

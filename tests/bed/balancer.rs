@@ -2,7 +2,7 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -25,6 +25,7 @@ type Connection = (oneshot::Sender<()>, JoinHandle<()>);
 /// A running balancer. Its tasks end with their runtime.
 pub(crate) struct Balancer {
     port: u16,
+    servers: Arc<Mutex<Vec<u16>>>,
     open: Arc<Mutex<Vec<Connection>>>,
 }
 
@@ -32,21 +33,30 @@ impl Balancer {
     /// Starts one on loopback, in front of these ports.
     pub(crate) fn start(runtime: &Handle, servers: Vec<u16>) -> Result<Self> {
         let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
-        let balancer = Self { port: listener.local_addr()?.port(), open: Arc::default() };
+        let servers = Arc::new(Mutex::new(servers));
+        let balancer = Self { port: listener.local_addr()?.port(), servers: servers.clone(), open: Arc::default() };
         let open = balancer.open.clone();
         runtime.spawn(async move {
-            let mut next = servers.iter().cycle();
-            while let (Ok((client, _)), Some(server)) = (listener.accept().await, next.next()) {
+            while let Ok((client, _)) = listener.accept().await {
+                let in_turn = {
+                    let mut servers = lock(&servers);
+                    servers.rotate_left(1);
+                    servers.clone()
+                };
                 let (sender, end) = oneshot::channel();
-                let server = (Ipv4Addr::LOCALHOST, *server).into();
                 let task = tokio::spawn(async move {
                     // An error ends the connection at both ends.
-                    drop(pass(client, server, end).await);
+                    drop(pass(client, &in_turn, end).await);
                 });
-                open.lock().unwrap_or_else(PoisonError::into_inner).push((sender, task));
+                lock(&open).push((sender, task));
             }
         });
         Ok(balancer)
+    }
+
+    /// New connections go to these servers.
+    pub(crate) fn set_servers(&self, servers: Vec<u16>) {
+        *lock(&self.servers) = servers;
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -56,7 +66,7 @@ impl Balancer {
     /// Closes all connections, as a server does with idle ones, and waits until the client has closed them, too: none is used for another request.
     /// There must be no request in flight.
     pub(crate) async fn close_connections(&self) -> Result<()> {
-        let open = std::mem::take(&mut *self.open.lock().unwrap_or_else(PoisonError::into_inner));
+        let open = std::mem::take(&mut *lock(&self.open));
         let mut ended = Vec::new();
         for (sender, task) in open {
             // The task of a connection that has ended does not receive it.
@@ -70,9 +80,15 @@ impl Balancer {
     }
 }
 
-async fn pass(mut client: TcpStream, server: SocketAddr, end: oneshot::Receiver<()>) -> io::Result<()> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Connects to the first server that accepts, and passes everything on.
+async fn pass(mut client: TcpStream, servers: &[u16], end: oneshot::Receiver<()>) -> io::Result<()> {
     client.set_nodelay(true)?;
-    let mut server = TcpStream::connect(server).await?;
+    let addresses: Vec<SocketAddr> = servers.iter().map(|port| (Ipv4Addr::LOCALHOST, *port).into()).collect();
+    let mut server = TcpStream::connect(&*addresses).await?;
     server.set_nodelay(true)?;
     tokio::select! {
         passed = io::copy_bidirectional(&mut client, &mut server) => passed.map(drop),

@@ -32,11 +32,15 @@ use crate::testbed::{
 cases![
     requests_are_admitted_while_the_certificate_is_rotated,
     a_reverted_ca_bundle_is_repaired_in_each_stage,
+    requests_are_admitted_while_replicas_restart_and_reload,
+    only_requests_in_flight_fail_when_a_replica_is_killed,
     requests_fail_while_a_ca_is_replaced_at_once,
 ];
 
-/// Number of rotations; `TRUSTSPAN_SERVING_ROTATIONS` sets another, such as 10.
+/// Number of rotations, of restarts of each replica, and of kills; `TRUSTSPAN_SERVING_ROTATIONS` sets another, such as 10.
 const ROTATIONS: usize = 1;
+/// Changes of each replica's files after each of its restarts: with both replicas and ten restarts, 60.
+const RELOADS: usize = 3;
 /// Tasks that send requests, and how often each does: 50 requests in a second.
 const SENDERS: u32 = 10;
 const SENDER_INTERVAL: Duration = Duration::from_millis(200);
@@ -84,7 +88,7 @@ impl<'c> Bed<'c> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let client = runtime.block_on(connect(Some(&cluster.kubeconfig(User::Admin))))?;
         let name = format!("serving-certificate-{}", cluster.unique());
-        let start = |_| Server::start_with(cluster, Source::Cluster(User::Webhook), &["--drain-delay=0s"]);
+        let start = |_| Server::start_with(cluster, Source::Cluster(User::Webhook), &["--drain-delay=2s"]);
         let servers = MOUNT_DELAYS.iter().map(start).collect::<Result<Vec<_>>>()?;
         let balancer = Balancer::start(runtime.handle(), servers.iter().map(Server::port).collect())?;
         register(cluster, ns, &name, balancer.port())?;
@@ -267,6 +271,7 @@ struct LoadState {
 
 const UNDISTURBED: &str = "undisturbed";
 const AT_ONCE: &str = "CA and certificate replaced at once";
+const KILLED: &str = "a replica is killed";
 const HOLDING: &str = "reverted to a caBundle that holds the CA in service";
 const LACKING: &str = "reverted to a caBundle without the CA in service";
 
@@ -397,8 +402,12 @@ fn end_of(pem: &[u8]) -> Result<i64> {
     Ok(chain.first().context("no certificate")?.not_after.as_second())
 }
 
+fn rotations() -> Result<usize> {
+    Ok(std::env::var("TRUSTSPAN_SERVING_ROTATIONS").map_or(Ok(ROTATIONS), |number| number.parse())?)
+}
+
 fn requests_are_admitted_while_the_certificate_is_rotated(cluster: &Cluster) -> Result<()> {
-    let rotations = std::env::var("TRUSTSPAN_SERVING_ROTATIONS").map_or(Ok(ROTATIONS), |number| number.parse())?;
+    let rotations = rotations()?;
     cluster.with_temp_ns(|ns| {
         let bed = Bed::start(cluster, ns)?;
         let ((), counts) = bed.under_load(|_| {
@@ -423,6 +432,79 @@ fn requests_are_admitted_while_the_certificate_is_rotated(cluster: &Cluster) -> 
         // Each request is sent to two webhooks.
         let total = usize::try_from(reviewed.iter().sum::<u64>())?;
         ensure!(sent > 0 && total >= 2 * sent, "expected {sent} requests to be reviewed twice, saw {reviewed:?}");
+        Ok(())
+    })
+}
+
+/// Restarts as a Deployment makes them: connections go to a replica until it is not ready, and again once it is.
+fn requests_are_admitted_while_replicas_restart_and_reload(cluster: &Cluster) -> Result<()> {
+    let rotations = rotations()?;
+    cluster.with_temp_ns(|ns| {
+        let mut bed = Bed::start(cluster, ns)?;
+        let mut servers = std::mem::take(&mut bed.servers);
+        let ports: Vec<_> = servers.iter().map(Server::port).collect();
+        let (reloads, counts) = bed.under_load(|_| {
+            let mut reloads = 0;
+            for number in 0..rotations * ports.len() {
+                let server = &mut servers[number % ports.len()];
+                server.begin_stop()?;
+                wait_for("the replica to be not ready", SOON, || Ok(server.status_of("/readyz")? != 200))?;
+                bed.balancer.set_servers(ports.iter().copied().filter(|port| *port != server.port()).collect());
+                ensure!(server.wait_stopped()? == 0, "the replica failed while it ended");
+                server.start_again()?;
+                bed.balancer.set_servers(ports.clone());
+                for _ in 0..RELOADS {
+                    reload(server)?;
+                    reloads += 1;
+                }
+            }
+            Ok(reloads)
+        })?;
+        let (sent, failed) = counts.get(UNDISTURBED).copied().unwrap_or_default();
+        println!("{ns}: {rotations} rolling restarts, {reloads} reloads");
+        ensure!(sent > 0 && failed == 0, "{failed} of {sent} requests failed");
+        Ok(())
+    })
+}
+
+/// Changes the replica's file, and waits until it is loaded.
+fn reload(server: &Server<'_>) -> Result<()> {
+    let reloads = || {
+        let metrics = server.metrics()?;
+        let name = "trustspan_serving_certificate_reloads_total ";
+        let value = metrics.lines().find_map(|line| line.strip_prefix(name)).context("no such metric")?;
+        anyhow::Ok(value.trim().parse::<u64>()?)
+    };
+    let before = reloads()?;
+    let file = server.cert_dir().join("..data/tls.crt");
+    let changed = server.cert_dir().join("changed");
+    std::fs::write(&changed, std::fs::read_to_string(&file)? + "\n")?;
+    std::fs::rename(&changed, &file)?;
+    wait_for("the replica to load its file", SOON, || Ok(reloads()? > before))
+}
+
+/// Connections go to the other replica, as soon as the killed one accepts none.
+fn only_requests_in_flight_fail_when_a_replica_is_killed(cluster: &Cluster) -> Result<()> {
+    let kills = rotations()?;
+    cluster.with_temp_ns(|ns| {
+        let mut bed = Bed::start(cluster, ns)?;
+        let mut servers = std::mem::take(&mut bed.servers);
+        let ((), counts) = bed.under_load(|load| {
+            for number in 0..kills {
+                let index = number % servers.len();
+                let server = &mut servers[index];
+                load.state().meanwhile = Some(KILLED);
+                server.kill();
+                bed.wait_admitted(load)?;
+                server.start_again()?;
+            }
+            Ok(())
+        })?;
+        let (sent, failed) = counts.get(UNDISTURBED).copied().unwrap_or_default();
+        ensure!(sent > 0 && failed == 0, "{failed} of {sent} requests failed while both replicas ran, or only one");
+        let (_, failed) = counts.get(KILLED).copied().unwrap_or_default();
+        let in_flight = kills * SENDERS as usize;
+        ensure!(failed <= in_flight, "{failed} requests failed, and {in_flight} could be in flight");
         Ok(())
     })
 }
