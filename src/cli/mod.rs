@@ -27,6 +27,7 @@ mod service_account;
 mod severity;
 mod state_args;
 pub mod status;
+pub mod uninstall;
 pub mod verify;
 pub mod verify_install;
 pub mod wait;
@@ -55,6 +56,7 @@ enum Command {
     ExtendTrust(extend_trust::Args),
     Certgen(certgen::Args),
     VerifyInstall(verify_install::Args),
+    Uninstall(uninstall::Args),
 
     Check(check::Args),
     Rewrite(rewrite::Args),
@@ -83,6 +85,7 @@ pub fn main() -> ExitCode {
         Command::Certgen(args) => end(certgen::run(args), 1),
         Command::Verify(args) => end(verify::run(args), 2),
         Command::VerifyInstall(args) => end(verify_install::run(args), 2),
+        Command::Uninstall(args) => end(uninstall::run(args), 2),
         Command::Rules(args) => end(rules::run(args), 2),
         Command::Crd(args) => end(crd::run(args), 2),
         Command::Completions(args) => end(completions::run(args), 2),

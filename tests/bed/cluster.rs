@@ -155,15 +155,15 @@ impl Cluster {
         self.spawn(&format!("kubectl-{}", self.unique()), &self.kubectl, args, &[])
     }
 
-    /// Runs a command line of `kubectl` or `trustspan` from a message, as a person would.
+    /// Runs a command line of `kubectl` and `trustspan` from a message, as a person would.
     pub(crate) fn run_command(&self, line: &str) -> Result<()> {
-        let mut words = line.split_whitespace();
-        let program = match words.next() {
-            Some("kubectl") => self.kubectl.clone(),
-            Some("trustspan") => trustspan(),
-            other => bail!("expected kubectl or trustspan, saw {other:?}"),
-        };
-        let ran = Command::new(program).args(words).env("KUBECONFIG", self.kubeconfig(User::Admin)).output()?;
+        let trustspan = trustspan();
+        let folders = [&self.kubectl, &trustspan].into_iter().filter_map(|program| program.parent());
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let path = std::env::join_paths(folders.map(Path::to_owned).chain(std::env::split_paths(&path)))?;
+        let mut shell = Command::new("sh");
+        shell.args(["-c", line]).env("PATH", path).env("KUBECONFIG", self.kubeconfig(User::Admin));
+        let ran = shell.output()?;
         ensure!(ran.status.success(), "{line}: {}", String::from_utf8_lossy(&ran.stderr));
         Ok(())
     }

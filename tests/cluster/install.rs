@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::stage::{
     GATEWAY_LABEL, MANAGED, SOURCE, credential, declare, deployment, expect, on_stage, set_status, sound, trustspan,
+    volume,
 };
 use crate::testbed::{Cluster, SOON, User, rotation_policy, wait_for};
 
@@ -23,6 +24,7 @@ cases![
     the_webhook_may_read_no_secret,
     the_overlay_leaves_the_serving_certificate_to_cert_manager,
     alone the_base_applies_and_goes_again,
+    alone uninstall_prints_the_commands_that_leave_nothing_behind,
 ];
 
 /// Lines that `kubectl explain` of a kind may print.
@@ -206,6 +208,32 @@ fn verify_install_fails_without_webhooks_and_succeeds_with_them(cluster: &Cluste
             ensure!(cluster.list("secrets", ns, "")?.is_empty(), "a dry run has stored a Secret");
             Ok(())
         })
+    })
+}
+
+fn uninstall_prints_the_commands_that_leave_nothing_behind(cluster: &Cluster) -> Result<()> {
+    let kubeconfig = cluster.kubeconfig(User::Admin).display().to_string();
+    on_stage(cluster, |stage| {
+        let uninstall = || trustspan(&["uninstall", "--dry-run", "-n", &stage.ns, "--kubeconfig", &kubeconfig], "");
+        stage.apply(&stage.istio("shop", SOURCE))?;
+        stage.apply(&deployment("app", SOURCE, &[]))?;
+        stage.apply(&stage.istio("by-hand", MANAGED))?;
+        expect("rewritten", credential(&stage.get("gateway.networking.istio.io", "shop")?), MANAGED)?;
+
+        let (code, script) = uninstall()?;
+        ensure!(code == Some(1), "{code:?}: {script}");
+        ensure!(script.contains(&format!("- Gateway {}/by-hand: ", stage.ns)), "{script}");
+        let commands: Vec<_> = script.lines().filter(|line| !line.starts_with('#')).collect();
+        // Two kinds of webhook configurations, and two objects.
+        ensure!(commands.len() == 4, "{script}");
+        commands.into_iter().try_for_each(|command| cluster.run_command(command))?;
+        expect("undone", credential(&stage.get("gateway.networking.istio.io", "shop")?), SOURCE)?;
+        expect("undone", volume(&stage.get("deployment", "app")?), SOURCE)?;
+
+        stage.kubectl(["delete", "gateway.networking.istio.io", "by-hand"]).ok()?;
+        let (code, script) = uninstall()?;
+        ensure!(code == Some(0) && script.lines().all(|line| line.starts_with('#')), "{code:?}: {script}");
+        Ok(())
     })
 }
 
