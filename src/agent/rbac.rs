@@ -18,6 +18,18 @@ pub struct ServiceAccount {
     name: String,
 }
 
+impl ServiceAccount {
+    /// Its namespace.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
 impl Default for ServiceAccount {
     /// The one in the shipped manifests.
     fn default() -> Self {

@@ -17,6 +17,7 @@ pub mod init;
 mod inputs;
 pub(crate) mod log;
 pub mod observe;
+pub mod preflight;
 pub mod rbac;
 pub mod rewrite;
 pub mod rotate;
@@ -55,6 +56,7 @@ enum Command {
     Wait(wait::Args),
     ExtendTrust(extend_trust::Args),
     Certgen(certgen::Args),
+    Preflight(preflight::Args),
     VerifyInstall(verify_install::Args),
     Uninstall(uninstall::Args),
 
@@ -84,6 +86,7 @@ pub fn main() -> ExitCode {
         Command::ExtendTrust(args) => end(extend_trust::run(args), 2),
         Command::Certgen(args) => end(certgen::run(args), 1),
         Command::Verify(args) => end(verify::run(args), 2),
+        Command::Preflight(args) => end(preflight::run(args), 2),
         Command::VerifyInstall(args) => end(verify_install::run(args), 2),
         Command::Uninstall(args) => end(uninstall::run(args), 2),
         Command::Rules(args) => end(rules::run(args), 2),

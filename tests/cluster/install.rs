@@ -6,8 +6,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::stage::{
-    GATEWAY_LABEL, MANAGED, SOURCE, credential, declare, deployment, expect, on_stage, set_status, sound, trustspan,
-    volume,
+    GATEWAY_LABEL, MANAGED, SOURCE, credential, declare, deployment, expect, gateway_secret as gateway_secret_of,
+    on_stage, set_status, sound, trustspan, volume,
 };
 use crate::testbed::{Cluster, SOON, User, rotation_policy, wait_for};
 
@@ -24,6 +24,7 @@ cases![
     the_webhook_may_read_no_secret,
     the_overlay_leaves_the_serving_certificate_to_cert_manager,
     alone the_base_applies_and_goes_again,
+    preflight_finds_a_missing_role_and_one_that_is_left_over,
     alone uninstall_prints_the_commands_that_leave_nothing_behind,
 ];
 
@@ -208,6 +209,36 @@ fn verify_install_fails_without_webhooks_and_succeeds_with_them(cluster: &Cluste
             ensure!(cluster.list("secrets", ns, "")?.is_empty(), "a dry run has stored a Secret");
             Ok(())
         })
+    })
+}
+
+fn preflight_finds_a_missing_role_and_one_that_is_left_over(cluster: &Cluster) -> Result<()> {
+    let kubeconfig = cluster.kubeconfig(User::Admin).display().to_string();
+    cluster.with_temp_ns(|ns| {
+        declare(cluster, ns)?;
+        // Other tests have objects in the same cluster.
+        let lines = || -> Result<Vec<String>> {
+            let (code, text) = trustspan(&["preflight", "--kubeconfig", &kubeconfig], "")?;
+            ensure!(code.is_some_and(|code| code < 2) && text.contains("ok: Kubernetes 1."), "{code:?}: {text}");
+            ensure!(text.contains("ok: you may create all objects of an installation"), "{text}");
+            Ok(text.lines().filter(|line| line.contains(ns)).map(str::to_owned).collect())
+        };
+        let missing = lines()?;
+        let role = format!("RoleBinding {ns}/trustspan-agent-{MANAGED} is missing");
+        ensure!(missing.len() == 1 && missing[0].starts_with("failed: ") && missing[0].contains(&role), "{missing:?}");
+
+        let mut declared = gateway_secret_of(ns);
+        declared["metadata"]["namespace"] = ns.into();
+        cluster.apply(ns, &trustspan(&["rbac"], &declared.to_string())?.1)?;
+        ensure!(lines()?.is_empty(), "{:?}", lines()?);
+
+        cluster.kubectl(["delete", "gatewaysecret", MANAGED]).ns(ns).ok()?;
+        let left_over = lines()?;
+        ensure!(left_over.len() == 1 && left_over[0].starts_with("warning: "), "{left_over:?}");
+        let (_, command) = left_over[0].rsplit_once(": ").context("a command")?;
+        cluster.run_command(command)?;
+        ensure!(lines()?.is_empty(), "{:?}", lines()?);
+        Ok(())
     })
 }
 
