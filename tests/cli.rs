@@ -357,6 +357,22 @@ fn observe_is_idempotent() {
 }
 
 #[test]
+fn a_plugin_of_kubectl_says_so_in_its_usage() {
+    let dir = tempfile::tempdir().unwrap();
+    let plugin = dir.path().join("kubectl-trustspan");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_trustspan"), &plugin).unwrap();
+    let usage = |program: &Path| {
+        let help = Command::new(program).args(["status", "--help"]).output().unwrap();
+        text(&help.stdout).lines().find(|line| line.starts_with("Usage:")).map(str::to_owned)
+    };
+    assert_eq!(usage(&plugin).as_deref(), Some("Usage: kubectl trustspan status [OPTIONS] [NAME]..."));
+    assert_eq!(
+        usage(Path::new(env!("CARGO_BIN_EXE_trustspan"))).as_deref(),
+        Some("Usage: trustspan status [OPTIONS] [NAME]...")
+    );
+}
+
+#[test]
 fn crd_and_completions() {
     assert!(
         text(&run(&["crd"], "").stdout)

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use kube::Client;
 
 use super::Failure;
+use super::kube_args::KubeArgs;
 use super::sanitize::printable;
 use super::state_args::StateArgs;
 use crate::agent;
@@ -16,17 +17,20 @@ use crate::store::{Unread, cluster};
 /// The source of GatewaySecrets.
 #[derive(Debug, clap::Args)]
 pub(super) struct ClusterArgs {
-    /// Path to the kubeconfig. Default: as for kubectl.
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    kube: KubeArgs,
 
     /// Read manifests in this directory instead of a cluster.
-    #[arg(short = 'f', long = "filename", value_name = "DIR", conflicts_with = "kubeconfig")]
+    #[arg(short = 'f', long = "filename", value_name = "DIR", conflicts_with_all = ["kubeconfig", "context"])]
     pub(super) directory: Option<PathBuf>,
 
     /// Namespace of the GatewaySecrets. Default: all.
     #[arg(short, long, value_name = "NAMESPACE")]
     pub(super) namespace: Option<String>,
+
+    /// All namespaces, which is the default.
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    all_namespaces: bool,
 }
 
 impl ClusterArgs {
@@ -41,7 +45,7 @@ impl ClusterArgs {
         Failure: From<E>,
     {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async { Ok(request(cluster::connect_as_kubectl(self.kubeconfig.as_deref()).await?).await?) })
+        runtime.block_on(async { Ok(request(self.kube.connect().await?).await?) })
     }
 
     /// The GatewaySecrets of the cluster with these names, or all when there are none.

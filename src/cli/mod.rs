@@ -1,8 +1,10 @@
 //! The command line: one file per subcommand.
 
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub mod agent;
 pub mod certgen;
@@ -15,6 +17,7 @@ mod diff;
 pub mod extend_trust;
 pub mod init;
 mod inputs;
+mod kube_args;
 pub(crate) mod log;
 pub mod observe;
 pub mod preflight;
@@ -72,7 +75,12 @@ enum Command {
 
 /// Parses the arguments and runs the subcommand. A usage error ends the process with exit code 2.
 pub fn main() -> ExitCode {
-    match Cli::parse().command {
+    let mut command = Cli::command();
+    if is_plugin(std::env::args_os().next()) {
+        command = command.bin_name(PLUGIN);
+    }
+    let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
+    match cli.command {
         Command::Serve(args) => end(serve::run(args), 1),
         Command::Agent(args) => end(agent::run(args), 1),
         Command::Check(args) => end(check::run(args), 2),
@@ -95,6 +103,15 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// How a user runs a plugin of kubectl.
+const PLUGIN: &str = "kubectl trustspan";
+
+/// Whether the program is run by kubectl, by the name under which it finds plugins.
+fn is_plugin(program: Option<OsString>) -> bool {
+    let program = program.map(PathBuf::from);
+    program.is_some_and(|program| program.file_stem().is_some_and(|name| name == "kubectl-trustspan"))
+}
+
 /// Runs a process until it ends. Threads that are still busy then are not waited for.
 pub(crate) fn block_on<T, E: From<std::io::Error>>(main: impl Future<Output = Result<T, E>>) -> Result<T, E> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -114,6 +131,13 @@ pub(crate) fn end<E: std::error::Error>(result: Result<ExitCode, E>, code: u8) -
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+
+    #[test]
+    fn a_plugin_is_known_by_its_name() {
+        let is_plugin = |program: &str| super::is_plugin(Some(program.into()));
+        assert!(is_plugin("/opt/krew/bin/kubectl-trustspan") && !is_plugin("/usr/bin/trustspan"));
+        assert!(!super::is_plugin(None));
+    }
 
     #[test]
     fn command_line_is_consistent() {

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use futures::{StreamExt, stream};
@@ -14,6 +13,7 @@ use serde_json::Value;
 
 use super::Failure;
 use super::inputs::unless_closed;
+use super::kube_args::KubeArgs;
 use super::sanitize::printable;
 use super::service_account::ServiceAccountArgs;
 use crate::agent::{self, ServiceAccount};
@@ -27,9 +27,8 @@ use crate::store::{cluster, objects};
 /// Exit code: 0 if no check failed, 1 if one did, 2 on an error.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Path to the kubeconfig. Default: as for kubectl.
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    kube: KubeArgs,
 
     #[command(flatten)]
     account: ServiceAccountArgs,
@@ -73,7 +72,7 @@ const WEBHOOK: &str = ".trustspan.dev";
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let seen = runtime.block_on(async {
-        let client = cluster::connect_as_kubectl(args.kubeconfig.as_deref()).await?;
+        let client = args.kube.connect().await?;
         Seen::read(&client).await
     })?;
     let checks = seen.checks(&args.account.service_account);

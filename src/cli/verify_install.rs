@@ -1,6 +1,5 @@
 //! `trustspan verify-install`.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use jiff::Timestamp;
@@ -10,6 +9,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::Failure;
+use super::kube_args::KubeArgs;
 use super::sanitize::printable;
 use crate::api::names::MANAGED_LABEL;
 use crate::certgen::{GeneratedCertificates, Profile};
@@ -23,9 +23,8 @@ use crate::store::cluster;
 /// Exit code: 0 if all verdicts are as expected, 1 if one is not, 2 on an error.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Path to the kubeconfig. Default: as for kubectl.
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    kube: KubeArgs,
 
     /// Namespace of the Secrets. The webhooks must not exclude it.
     #[arg(short, long, value_name = "NAMESPACE", default_value = "default")]
@@ -50,7 +49,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let made = contents(&profile, Timestamp::now()).map_err(|error| Failure::Impossible(error.to_string()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ok = runtime.block_on(async {
-        let client = cluster::connect_as_kubectl(args.kubeconfig.as_deref()).await?;
+        let client = args.kube.connect().await?;
         verify(client, &args.namespace, made).await
     })?;
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::from(1) })

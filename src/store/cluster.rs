@@ -38,6 +38,9 @@ pub enum ConnectError {
     /// No kubeconfig was given, and this process does not run in a pod.
     #[error("not in a cluster ({0}): set --kubeconfig, or -f for a directory")]
     InCluster(#[from] kube::config::InClusterError),
+    /// The kubeconfig that kubectl would use does not exist, or has no such context.
+    #[error("cannot use this context of the kubeconfig: {0}")]
+    Context(#[source] kube::config::KubeconfigError),
     /// No kubeconfig was found.
     #[error("no kubeconfig found: {0}")]
     Infer(#[from] kube::config::InferConfigError),
@@ -53,24 +56,29 @@ pub enum ConnectError {
 pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> {
     let config = match kubeconfig {
         None => Config::incluster()?,
-        Some(path) => {
-            let wrap = |source| ConnectError::Kubeconfig { path: path.to_owned(), source };
-            let read = Kubeconfig::read_from(path).map_err(wrap)?;
-            Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.map_err(wrap)?
-        }
+        Some(path) => read(path, &KubeConfigOptions::default()).await?,
     };
     Ok(Client::try_from(config)?)
 }
 
-/// Connects with a kubeconfig; without one, with the kubeconfig that kubectl would use.
+/// Connects with a context of a kubeconfig, or with its current one; without a kubeconfig, with the one that kubectl would use.
 ///
 /// # Errors
-/// When there is no usable kubeconfig.
-pub async fn connect_as_kubectl(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> {
-    match kubeconfig {
-        Some(_) => connect(kubeconfig).await,
-        None => Ok(Client::try_from(Config::infer().await?)?),
-    }
+/// When there is no usable kubeconfig, or it has no such context.
+pub async fn connect_as_kubectl(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Client, ConnectError> {
+    let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
+    let config = match (kubeconfig, context) {
+        (Some(path), _) => read(path, &options).await?,
+        (None, Some(_)) => Config::from_kubeconfig(&options).await.map_err(ConnectError::Context)?,
+        (None, None) => Config::infer().await?,
+    };
+    Ok(Client::try_from(config)?)
+}
+
+async fn read(path: &Path, options: &KubeConfigOptions) -> Result<Config, ConnectError> {
+    let wrap = |source| ConnectError::Kubeconfig { path: path.to_owned(), source };
+    let read = Kubeconfig::read_from(path).map_err(wrap)?;
+    Config::from_custom_kubeconfig(read, options).await.map_err(wrap)
 }
 
 /// Lists all GatewaySecrets, and those that cannot be parsed.

@@ -25,6 +25,7 @@ cases![
     the_overlay_leaves_the_serving_certificate_to_cert_manager,
     alone the_base_applies_and_goes_again,
     preflight_finds_a_missing_role_and_one_that_is_left_over,
+    commands_accept_a_context_and_a_credential_plugin,
     alone uninstall_prints_the_commands_that_leave_nothing_behind,
 ];
 
@@ -240,6 +241,37 @@ fn preflight_finds_a_missing_role_and_one_that_is_left_over(cluster: &Cluster) -
         ensure!(lines()?.is_empty(), "{:?}", lines()?);
         Ok(())
     })
+}
+
+/// A kubeconfig as providers write it: several contexts, and a program that prints the credentials (ExecCredential).
+fn commands_accept_a_context_and_a_credential_plugin(cluster: &Cluster) -> Result<()> {
+    let mut config: Value = serde_json::from_str(&std::fs::read_to_string(cluster.kubeconfig(User::Admin))?)?;
+    let token = config["users"][0]["user"]["token"].take();
+    let credential = json!({
+        "apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": { "token": token },
+    });
+    let exec = json!({
+        "apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never", "command": "printf",
+        "args": ["%s", credential.to_string()],
+    });
+    config["users"] = json!([{ "name": "plugin", "user": { "exec": exec } }]);
+    config["contexts"] = json!([{ "name": "by-plugin", "context": { "cluster": "bed", "user": "plugin" } }]);
+    config["current-context"] = "".into();
+    let file = cluster.temp_dir("kubeconfig")?.join("kubeconfig");
+    std::fs::write(&file, config.to_string())?;
+    let file = file.display().to_string();
+    let status =
+        |context: &[&str]| trustspan(&[&["status", "-A", "-o", "json", "--kubeconfig", &file], context].concat(), "");
+    let (code, text) = status(&["--context", "by-plugin"])?;
+    ensure!(
+        code == Some(0) && serde_json::Deserializer::from_str(&text).into_iter::<Value>().all(|one| one.is_ok()),
+        "{code:?}: {text}"
+    );
+    ensure!(
+        status(&[])?.0 == Some(2) && status(&["--context", "other"])?.0 == Some(2),
+        "connected without the context"
+    );
+    Ok(())
 }
 
 fn uninstall_prints_the_commands_that_leave_nothing_behind(cluster: &Cluster) -> Result<()> {

@@ -12,10 +12,10 @@ use jiff::Timestamp;
 use self::target::Target;
 use super::Failure;
 use super::controller_args::duration;
+use super::kube_args::KubeArgs;
 use super::sanitize::printable;
 use crate::certgen::{BUILT_IN, Intent, ObjectKind, Objects, Options, Profile, built_in};
 use crate::store::certgen::{CertgenStep, Written, next_step};
-use crate::store::cluster;
 
 /// How often the objects are read again while a rollout progresses.
 const EVERY: Duration = Duration::from_secs(1);
@@ -62,12 +62,11 @@ pub struct Args {
     #[arg(long, value_name = "DOMAIN", env = "KUBERNETES_CLUSTER_DOMAIN", default_value = "cluster.local")]
     cluster_domain: String,
 
-    /// Kubeconfig of the cluster. Default: as kubectl finds it.
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    kube: KubeArgs,
 
     /// Read and write manifests in this directory instead of a cluster, one file for each Secret. There are no stages.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["kubeconfig", "single_write", "timeout"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["kubeconfig", "context", "single_write", "timeout"])]
     output_dir: Option<PathBuf>,
 }
 
@@ -111,7 +110,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     runtime.block_on(async {
         let target = match args.output_dir {
             Some(dir) => Target::Directory(dir),
-            None => Target::Cluster(cluster::connect_as_kubectl(args.kubeconfig.as_deref()).await?),
+            None => Target::Cluster(args.kube.connect().await?),
         };
         let intent = if args.overwrite { Intent::Rotate } else { Intent::Create };
         // A directory has no readers.

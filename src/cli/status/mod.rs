@@ -41,7 +41,7 @@ pub struct Args {
     watch: bool,
 
     /// Output format.
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
     output: Output,
 }
 
