@@ -489,14 +489,17 @@ fn only_requests_in_flight_fail_when_a_replica_is_killed(cluster: &Cluster) -> R
     cluster.with_temp_ns(|ns| {
         let mut bed = Bed::start(cluster, ns)?;
         let mut servers = std::mem::take(&mut bed.servers);
+        let ports: Vec<_> = servers.iter().map(Server::port).collect();
         let ((), counts) = bed.under_load(|load| {
             for number in 0..kills {
-                let index = number % servers.len();
-                let server = &mut servers[index];
+                let server = &mut servers[number % ports.len()];
                 load.state().meanwhile = Some(KILLED);
                 server.kill();
                 bed.wait_admitted(load)?;
+                // It accepts connections before it is ready, and a Service has only ready endpoints.
+                bed.balancer.set_servers(ports.iter().copied().filter(|port| *port != server.port()).collect());
                 server.start_again()?;
+                bed.balancer.set_servers(ports.clone());
             }
             Ok(())
         })?;
