@@ -16,7 +16,7 @@ use std::time::Duration;
 use futures::task::AtomicWaker;
 use tokio::time::Instant;
 
-use super::limits::{COSTLY, Limits, SMALL_BODY};
+use super::limits::{CHEAP, CHEAP_BODY, COSTLY, Limits, SMALL_BODY};
 
 /// What a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +98,11 @@ impl Connection {
     /// Whether its next review, with a body of so many bytes, waits with the small ones.
     pub(super) fn is_small(&self, body: usize) -> bool {
         body <= SMALL_BODY && self.cost().is_none_or(|cost| cost <= COSTLY)
+    }
+
+    /// Whether its next review, with a body of so many bytes, takes less time than to pass it to another thread, and to wait for that.
+    pub(super) fn is_cheap(&self, body: usize) -> bool {
+        body <= CHEAP_BODY && self.cost().is_some_and(|cost| cost <= CHEAP)
     }
 
     /// Ready once the connection is to be closed.

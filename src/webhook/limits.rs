@@ -23,6 +23,11 @@ pub(super) const HEAD_LIMIT: usize = 16 * 1024;
 pub const BODY_LIMIT: usize = 20 * 1024 * 1024;
 /// Bytes of the largest body that waits in the queue of small reviews.
 pub(super) const SMALL_BODY: usize = 128 * 1024;
+/// Bytes of the largest body that is judged where it was read, without a queue. The costliest of this size take a few milliseconds.
+pub(super) const CHEAP_BODY: usize = 16 * 1024;
+/// A connection whose reviews take longer than this waits in a queue, and one without reviews. So an attacker has one costly review of
+/// [`CHEAP_BODY`] for each handshake and a few cheap reviews, which cost as much.
+pub(super) const CHEAP: Duration = Duration::from_micros(500);
 /// A connection whose reviews take longer than this waits in the queue of large ones.
 pub(super) const COSTLY: Duration = Duration::from_millis(100);
 /// Open connections of a port without admission requests.

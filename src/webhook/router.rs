@@ -1,6 +1,7 @@
 //! Paths, and the way from a request to its response.
 
 use std::net::Ipv4Addr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -82,6 +83,14 @@ const PATHS: [(&str, Path); 7] = [
 
 const fn validate(in_guarded_namespace: bool, decides_trust: bool, may_break_glass: bool) -> Path {
     Path::Validate { in_guarded_namespace, decides_trust, may_break_glass }
+}
+
+/// A decision, and the answer with it.
+struct Judged {
+    subject: ReviewedObject,
+    decision: Decision,
+    answer: Vec<u8>,
+    is_dry_run: bool,
 }
 
 /// A status and its message.
@@ -191,43 +200,51 @@ impl Webhook {
         }
         // An empty registry would allow every request.
         let registry = self.cache.registry().ok_or_else(|| unavailable("GatewaySecrets have not been read yet"))?;
-        let connection = body.connection.clone();
-        let place = body.place(&self.queues).await?;
-
-        // Not on the I/O threads: parsing, judging and dropping 7 MiB takes a while. A panic is contained there as well. The place is taken
-        // until the end, also if the connection is closed before.
-        let (webhook, decide) = (self.clone(), self.decide);
-        let judged = spawn_blocking(move || {
-            let _place = place;
-            let _took = Stopwatch { start: Instant::now(), connection };
-            let review = Review::parse(&body.bytes, webhook.limits.review).map_err(|error| {
-                let status = match error {
-                    ReviewError::TooCostly(_) => StatusCode::PAYLOAD_TOO_LARGE,
-                    _ => StatusCode::BAD_REQUEST,
-                };
-                HttpError(status, error.to_string())
-            })?;
-            drop(body);
-            let (mut request, is_dry_run) = (review.request(&webhook.agent), review.is_dry_run());
-            let subject = ReviewedObject::of(request.kind, request.operation);
-            let (severities, now) = (&webhook.severities, Timestamp::now());
-            let decision = match path {
-                Path::Mutate => (decide.mutate)(&request, &registry, now),
-                Path::Validate { in_guarded_namespace, decides_trust, may_break_glass } => {
-                    request = Request { in_guarded_namespace, decides_trust, may_break_glass, ..request };
-                    (decide.validate)(&request, &registry, severities, now)
-                }
-            };
-            let body = answer(&review.uid, &decision).map_err(|_| internal())?;
-            Ok((subject, decision, body, is_dry_run))
-        });
-        let (reviewed, decision, body, is_dry_run) = judged.await.unwrap_or_else(|_| Err(internal()))?;
-        *subject = reviewed;
-        self.metrics.decided(name, reviewed, &decision);
-        if !is_dry_run {
-            self.metrics.overrode(&decision);
+        // A panic is contained in both cases.
+        let judged = if body.connection.is_cheap(body.bytes.len()) {
+            body.connection.enter(Phase::Response);
+            catch_unwind(AssertUnwindSafe(|| self.answer(path, body, &registry))).unwrap_or_else(|_| Err(internal()))?
+        } else {
+            // Not on the I/O threads: parsing, judging and dropping 7 MiB takes a while. The place is taken until the end, also if the connection is
+            // closed before.
+            let (place, webhook) = (body.place(&self.queues).await?, self.clone());
+            let judged = spawn_blocking(move || {
+                let _place = place;
+                webhook.answer(path, body, &registry)
+            });
+            judged.await.unwrap_or_else(|_| Err(internal()))?
+        };
+        *subject = judged.subject;
+        self.metrics.decided(name, judged.subject, &judged.decision);
+        if !judged.is_dry_run {
+            self.metrics.overrode(&judged.decision);
         }
-        Ok(body)
+        Ok(judged.answer)
+    }
+
+    /// Parses a body, decides, and writes the answer.
+    fn answer(&self, path: Path, body: RequestBody, registry: &Registry) -> Result<Judged, HttpError> {
+        let _took = Stopwatch { start: Instant::now(), connection: body.connection.clone() };
+        let review = Review::parse(&body.bytes, self.limits.review).map_err(|error| {
+            let status = match error {
+                ReviewError::TooCostly(_) => StatusCode::PAYLOAD_TOO_LARGE,
+                _ => StatusCode::BAD_REQUEST,
+            };
+            HttpError(status, error.to_string())
+        })?;
+        drop(body);
+        let mut request = review.request(&self.agent);
+        let subject = ReviewedObject::of(request.kind, request.operation);
+        let now = Timestamp::now();
+        let decision = match path {
+            Path::Mutate => (self.decide.mutate)(&request, registry, now),
+            Path::Validate { in_guarded_namespace, decides_trust, may_break_glass } => {
+                request = Request { in_guarded_namespace, decides_trust, may_break_glass, ..request };
+                (self.decide.validate)(&request, registry, &self.severities, now)
+            }
+        };
+        let answer = answer(&review.uid, &decision).map_err(|_| internal())?;
+        Ok(Judged { subject, decision, answer, is_dry_run: review.is_dry_run() })
     }
 }
 
