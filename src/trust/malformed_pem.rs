@@ -191,12 +191,13 @@ fn is_comment(line: &[u8]) -> bool {
     matches!(line.trim_ascii_start(), [b'#' | b';', ..] | [b'/', b'/', ..])
 }
 
-/// A line of base64 that starts as a certificate (`SEQUENCE` with a two-byte length) or as "-----BEGIN".
+/// A line of base64 that starts as a certificate (`SEQUENCE` with a two-byte length) or as "-----BEGIN". Lines of a certificate may have been joined by
+/// blanks.
 fn is_unmarked(line: &[u8]) -> bool {
     let line = line.trim_ascii();
     (line.starts_with(b"MII") || line.starts_with(b"LS0tLS1CRUdJTi"))
         && line.len() >= 48
-        && line.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/' | b'='))
+        && line.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/' | b'=' | b' ' | b'\t'))
 }
 
 #[cfg(test)]
@@ -257,6 +258,9 @@ mod tests {
             assert_eq!(causes(&format!("{begin}{BODY}")), [(line, cause)], "{begin}");
             assert_eq!(causes(&format!("{begin}{BODY}\n{begin}{BODY}")).len(), 2, "{begin}");
         }
+        // Found by comparison with BoringSSL: two lines that a blank joins, and an END line in a comment.
+        let joined = BODY.replace("-----END", "# -----END").replacen('\n', &format!(" {BODY}"), 1);
+        assert_eq!(causes(&joined), [(1, Cause::Unmarked)]);
         assert_eq!(causes("x\n-----END CERTIFICATE-----\n"), [(2, Cause::NoBegin)]);
         assert_eq!(causes("LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCk1JSUJoekNDQVM2Z0F3SUI="), [(1, Cause::Unmarked)]);
     }

@@ -120,6 +120,7 @@ FIXES = [
         "number <= BUNDLE_KEYS && private_key::is_readable(block)",
         "block.is_encrypted || number <= BUNDLE_KEYS && private_key::is_readable(block)",
     ),
+    ("blank-in-unmarked-base64", MALFORMED, "b'+' | b'/' | b'=' | b' ' | b'\\t'", "b'+' | b'/' | b'='"),
     ("text-after-no-label", MALFORMED, "(is_empty || names", "(names"),
     ("signature-length", DER, "if has_long_length(signature)", "if false"),
 ]

@@ -66,6 +66,12 @@ pub(crate) const TRUST: &[(&str, &str, Make)] = &[
         "found: x86-64 rejects the update, and we only warned where a policy was lowered",
         |b| b.text(|one, two| one.to_owned() + &two.replacen("-----\n", "-----\u{a0}\nBag: a\n\n", 1)),
     ),
+    ("blank-in-unmarked-base64", "found: a certificate was dropped, and we said nothing", |b| {
+        b.text(|one, two| {
+            let two = two.replacen("-----BEGIN CERTIFICATE-----\n", "", 1).replacen('\n', " ", 1);
+            one.to_owned() + &two.replacen("-----END", "# -----END", 1)
+        })
+    }),
     ("text-after-no-label", "found: a certificate was dropped, and we said nothing", |b| {
         b.text(|one, two| one.to_owned() + &two.replace(" CERTIFICATE", " ").replacen("-----\n", "----- ", 1))
     }),
