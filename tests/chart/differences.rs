@@ -13,6 +13,9 @@ const LABELS: [&str; 6] = [
     "app.kubernetes.io/version",
 ];
 
+/// Fields that are left out when they are empty.
+const OPTIONAL: [&str; 4] = ["labels", "annotations", "volumes", "volumeMounts"];
+
 /// Annotations that only Helm reads.
 const ANNOTATIONS: [&str; 3] = ["helm.sh/hook", "helm.sh/hook-delete-policy", "helm.sh/resource-policy"];
 
@@ -25,15 +28,22 @@ const FIELDS: [(&str, Option<&str>); 2] = [
 ];
 
 /// Flags whose value is the default in the namespace of the manifests: the chart sets them, since its namespace is a value.
-const FLAGS: [&str; 4] = [
+const FLAGS: [&str; 5] = [
     "--agent-username=system:serviceaccount:trustspan-system:trustspan-agent",
     "--lease-namespace=trustspan-system",
     "--lease-name=trustspan-agent",
     "--lease-name=trustspan-approver",
+    // It is equal to the built-in profile, which `drift::profile` tests.
+    "--serving-certificate-profile=/etc/trustspan/serving-certificate/profile.yaml",
 ];
 
+/// The volume of that profile.
+const PROFILE: &str = "serving-certificate-profile";
+
 /// Objects of the chart that the manifests do not have.
-const ADDED: [(&str, &str); 5] = [
+const ADDED: [(&str, &str); 6] = [
+    // The profile of the serving certificate, with the names of the release.
+    ("ConfigMap", "trustspan-agent-serving-certificate"),
     // One replica of the agent is enough, so the manifests do not limit disruptions.
     ("PodDisruptionBudget", "trustspan-agent"),
     // `helm test`.
@@ -73,8 +83,13 @@ fn remove(value: &mut Value) {
             if let Some(Value::Array(args)) = map.get_mut("args") {
                 args.retain(|arg| !FLAGS.iter().any(|flag| arg == flag));
             }
+            for field in ["volumes", "volumeMounts"] {
+                if let Some(Value::Array(volumes)) = map.get_mut(field) {
+                    volumes.retain(|volume| volume["name"] != PROFILE);
+                }
+            }
             map.values_mut().for_each(remove);
-            map.retain(|key, value| !(["labels", "annotations"].contains(&key.as_str()) && is_empty(value)));
+            map.retain(|key, value| !(OPTIONAL.contains(&key.as_str()) && is_empty(value)));
         }
         Value::Array(items) => items.iter_mut().for_each(remove),
         // kustomize writes 600 for 600.0.
@@ -86,7 +101,7 @@ fn remove(value: &mut Value) {
 }
 
 fn is_empty(value: &Value) -> bool {
-    value.as_object().is_some_and(Map::is_empty)
+    value.as_object().is_some_and(Map::is_empty) || value.as_array().is_some_and(Vec::is_empty)
 }
 
 /// Two objects that have to be equal, whatever the order of their fields. The error shows the lines that differ.

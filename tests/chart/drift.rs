@@ -5,8 +5,9 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
 use serde_json::{Value, json};
+use trustspan::certgen::{ObjectKind, Profile, TRUSTSPAN_WEBHOOK};
 
 use crate::{
     Bed,
@@ -18,10 +19,20 @@ use crate::{
 /// The manifests that the chart covers, and the values with which it renders the same.
 fn pairs() -> Vec<(&'static [&'static str], Value)> {
     vec![
+        (&["base"], json!({})),
         // It includes the base.
-        (&["cert-manager"], json!({})),
-        (&["cert-manager", "cert-manager/ca-bundles", "certgen", "node", "approver", "monitoring"], everything()),
+        (&["cert-manager"], cert_manager(json!({}))),
+        (&["base", "ca-bundles", "certgen", "node", "approver", "monitoring"], everything()),
+        (
+            &["cert-manager", "cert-manager/ca-bundles", "certgen", "node", "approver", "monitoring"],
+            cert_manager(everything()),
+        ),
     ]
+}
+
+fn cert_manager(mut values: Value) -> Value {
+    values["servingCertificate"] = json!({ "mode": "certManager" });
+    values
 }
 
 type Key = (String, String, String);
@@ -53,6 +64,48 @@ pub(crate) fn objects(bed: &Bed) -> Result<()> {
         }
         println!("{folders:?}: {} objects are equal", shipped.len());
     }
+    Ok(())
+}
+
+/// The profile of the serving certificate among the objects of a release.
+fn profile_of(objects: &[Value], release: Release) -> Result<Profile> {
+    let mut profiles = objects.iter().filter_map(|object| object["data"]["profile.yaml"].as_str());
+    let text = profiles.next().context("no profile")?;
+    Profile::read(text, release.namespace, "cluster.local").map_err(Error::msg)
+}
+
+pub(crate) fn profile(bed: &Bed) -> Result<()> {
+    let built_in = Profile::read(TRUSTSPAN_WEBHOOK, DEFAULT.namespace, "cluster.local").map_err(Error::msg)?;
+    let objects = bed.helm.objects(&bed.cluster, DEFAULT, &json!({}))?;
+    ensure!(profile_of(&objects, DEFAULT)? == built_in, "the profile of the release differs from the built-in one");
+
+    let release = Release { name: "edge", namespace: "gateways" };
+    let objects = bed.helm.objects(&bed.cluster, release, &json!({ "caBundles": { "enabled": true } }))?;
+    let profile = profile_of(&objects, release)?;
+    let has = |kind: &str, name: &str| {
+        objects.iter().any(|object| object["kind"] == kind && object["metadata"]["name"] == name)
+    };
+    let rights = |name: &str| {
+        let rules = objects.iter().flat_map(|object| object["rules"].as_array().into_iter().flatten());
+        let mut names = rules.flat_map(|rule| rule["resourceNames"].as_array().into_iter().flatten());
+        names.any(|allowed| allowed == name)
+    };
+    for object in profile.objects() {
+        ensure!(rights(&object.name), "no Role of the release names {object}");
+        // The agent creates the Secrets.
+        ensure!(
+            object.kind == ObjectKind::Secret || has(object.kind.gvk().2, &object.name),
+            "the release has no {object}"
+        );
+    }
+    for name in profile.certificates.iter().flat_map(|certificate| &certificate.dns_names) {
+        let service = name.strip_suffix(".gateways.svc").unwrap_or_default();
+        ensure!(has("Service", service), "the release has no Service {name}");
+    }
+    let mounts = objects
+        .iter()
+        .filter_map(|object| object.pointer("/spec/template/spec/volumes/0/secret/secretName").and_then(Value::as_str));
+    ensure!(mounts.eq(profile.certificates.iter().map(|certificate| certificate.secret_name.as_str())));
     Ok(())
 }
 

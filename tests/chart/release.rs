@@ -104,6 +104,7 @@ pub(crate) fn lifecycle(bed: &Bed) -> Result<()> {
     // A new release of the same name takes the CRDs over, here with all components whose kinds the API server has. Nothing runs the Job of certgen,
     // which is a hook.
     let mut values = everything();
+    values["servingCertificate"] = json!({ "mode": "certManager" });
     values["metrics"] = json!({ "dashboard": { "enabled": true } });
     values["gateways"] = json!([gateway]);
     let rules = json!([{ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"] }]);
@@ -120,6 +121,7 @@ pub(crate) fn lifecycle(bed: &Bed) -> Result<()> {
         ("clientidentity", "shop", "firewall"),
         ("daemonset", "trustspan-node", "trustspan-mirror"),
         ("configmap", DEFAULT.namespace, "trustspan-extra"),
+        ("certificate", DEFAULT.namespace, "trustspan-webhook"),
     ] {
         ensure!(cluster.exists(kind, namespace, name)?, "{kind} {namespace}/{name} is not installed");
     }
@@ -132,7 +134,7 @@ pub(crate) fn lifecycle(bed: &Bed) -> Result<()> {
 pub(crate) fn verified(bed: &Bed) -> Result<()> {
     let (cluster, helm) = (&bed.cluster, &bed.helm);
     cluster.with_temp_ns(|ns| {
-        let values = json!({ "certManager": { "enabled": false }, "test": { "namespace": ns } });
+        let values = json!({ "test": { "namespace": ns } });
         let install = ["install", DEFAULT.name, CHART, "--namespace", DEFAULT.namespace, "--create-namespace"];
         helm.ok(cluster, &install, &values)?;
         let (ok, text) = test(bed)?;

@@ -20,6 +20,13 @@ pub(crate) fn unknown(bed: &Bed) -> Result<()> {
         (json!({ "agent": { "replicas": "two" } }), "/agent/replicas"),
         (json!({ "webhook": { "excludedNamespaces": ["kube-system"] } }), "/webhook/excludedNamespaces"),
         (json!({ "image": { "pullPolicy": "Sometimes" } }), "/image/pullPolicy"),
+        (json!({ "servingCertificate": { "mode": "none" } }), "/servingCertificate/mode"),
+        // Of somebody else's certificate.
+        (json!({ "servingCertificate": { "secretName": "tls" } }), "/servingCertificate/secretName"),
+        (
+            json!({ "servingCertificate": { "mode": "certManager", "caBundle": "Q0E=" } }),
+            "/servingCertificate/caBundle",
+        ),
         (gateway(json!({ "name": "a", "namespace": "mesh", "spec": { "sourceSecret": "root" } })), "'sourceSecret'"),
         (gateway(json!({ "name": "a", "spec": { "sourceSecretName": "root" } })), "'namespace'"),
         (
@@ -49,6 +56,7 @@ fn leaves(value: &Value, path: &str, found: &mut Vec<String>) {
 fn another(path: &str, value: &Value) -> Value {
     let name = path.rsplit('/').next().unwrap_or_default();
     match (name, value) {
+        ("mode", _) => json!("certManager"),
         ("caBundle", _) => json!("Q0E="),
         ("digest", _) => json!(format!("sha256:{}", "0".repeat(64))),
         ("pullPolicy", _) => json!("Always"),
@@ -74,11 +82,18 @@ fn another(path: &str, value: &Value) -> Value {
     }
 }
 
-/// Values whose effect needs another one.
-const NEEDS: [(&str, &str); 2] = [
-    ("/networkPolicy/egress/apiServerPorts", "/networkPolicy/egress/enabled"),
-    ("/networkPolicy/egress/agent", "/networkPolicy/egress/enabled"),
-];
+/// Another value that the effect of one needs.
+fn needed(path: &str) -> Option<(&str, Value)> {
+    match path {
+        "/networkPolicy/egress/apiServerPorts" | "/networkPolicy/egress/agent" => {
+            Some(("/networkPolicy/egress/enabled", json!(true)))
+        }
+        "/servingCertificate/secretName" | "/servingCertificate/caBundle" => {
+            Some(("/servingCertificate/mode", json!("external")))
+        }
+        _ => None,
+    }
+}
 
 pub(crate) fn used(bed: &Bed) -> Result<()> {
     let defaults: Value = serde_saphyr::from_str(&fs::read_to_string(format!("{CHART}/values.yaml"))?)?;
@@ -96,8 +111,8 @@ pub(crate) fn used(bed: &Bed) -> Result<()> {
     };
     for path in &paths {
         let mut values = everything();
-        if let Some((_, needed)) = NEEDS.iter().find(|(name, _)| name == path) {
-            set(&mut values, needed, json!(true))?;
+        if let Some((needed, value)) = needed(path) {
+            set(&mut values, needed, value)?;
         }
         let before = bed.helm.template(&bed.cluster, DEFAULT, &values)?;
         let default = values.pointer(path).or_else(|| defaults.pointer(path)).context("no such value")?;

@@ -4,19 +4,23 @@ use kube::CustomResourceExt;
 use serde_json::{Value, json};
 use trustspan::api::{ClientIdentity, GatewaySecret, RotationPolicy};
 
-/// A template, the file of `manifests` from which it is made, and the value that enables it.
-pub(crate) const TEMPLATES: [(&str, &str, Option<&str>); 10] = [
-    ("crds", "base/crd", Some("crds.enabled")),
+/// A template, the file of `manifests` from which it is made, and the condition under which it renders anything.
+pub(crate) const TEMPLATES: [(&str, &str, Option<&str>); 11] = [
+    ("crds", "base/crd", Some(".Values.crds.enabled")),
     ("rbac", "base/rbac", None),
+    ("policy", "base/policy", Some(AGENT_KEEPS_CERTIFICATE)),
     ("webhooks", "base/webhooks", None),
-    ("ca-bundles", "ca-bundles/webhooks", Some("caBundles.enabled")),
-    ("certificate", "cert-manager/certificate", Some("certManager.enabled")),
-    ("podmonitor", "monitoring/podmonitor", Some("metrics.podMonitor.enabled")),
-    ("prometheusrule", "monitoring/prometheusrule", Some("metrics.prometheusRule.enabled")),
-    ("approver-rbac", "approver/rbac", Some("approver.enabled")),
-    ("certgen-rbac", "certgen/rbac", Some("certgen.enabled")),
-    ("mirror-rbac", "node/rbac", Some("mirror.enabled")),
+    ("ca-bundles", "ca-bundles/webhooks", Some(".Values.caBundles.enabled")),
+    ("certificate", "cert-manager/certificate", Some("eq .Values.servingCertificate.mode \"certManager\"")),
+    ("podmonitor", "monitoring/podmonitor", Some(".Values.metrics.podMonitor.enabled")),
+    ("prometheusrule", "monitoring/prometheusrule", Some(".Values.metrics.prometheusRule.enabled")),
+    ("approver-rbac", "approver/rbac", Some(".Values.approver.enabled")),
+    ("certgen-rbac", "certgen/rbac", Some(".Values.certgen.enabled")),
+    ("mirror-rbac", "node/rbac", Some(".Values.mirror.enabled")),
 ];
+
+/// The condition of everything that the agent needs for the serving certificate.
+const AGENT_KEEPS_CERTIFICATE: &str = "eq .Values.servingCertificate.mode \"agent\"";
 
 const FULLNAME: &str = "{{ include \"trustspan.fullname\" . }}";
 
@@ -29,7 +33,7 @@ pub(crate) const REPLACED: [(&str, &str); 5] = [
     (
         "    clientConfig:",
         "    clientConfig:
-      {{- with .Values.webhook.caBundle }}
+      {{- with .Values.servingCertificate.caBundle }}
       caBundle: {{ . }}
       {{- end }}",
     ),
@@ -53,23 +57,39 @@ webhooks:",
 ];
 
 /// A template of a manifest. Each object gets the chart's labels.
-pub(crate) fn template(manifest: &str, text: &str, enabled_by: Option<&str>) -> String {
-    // The chart's certificate is of cert-manager, or of another issuer.
-    let is_used = |document: &&str| !document.contains("\n  name: trustspan-agent-serving-certificate\n");
-    let text: Vec<_> = text.split("\n---\n").filter(is_used).collect();
-    let mut text = text.join("\n---\n").replace("{{", "{{ \"{{\" }}");
+pub(crate) fn template(manifest: &str, text: &str, condition: Option<&str>) -> String {
+    let mut text = text.replace("{{", "{{ \"{{\" }}");
     for (line, replacement) in REPLACED {
         text = text.replace(&format!("{line}\n"), &format!("{replacement}\n"));
     }
     let head = format!(
         "{{{{- /* Generated from manifests/{manifest}.yaml: TRUSTSPAN_WRITE=1 cargo test --test reference */ -}}}}\n"
     );
-    let body: String = text.lines().map(|line| format!("{}\n", named(line))).collect();
-    let body = labelled(&body, manifest);
-    match enabled_by {
-        Some(value) => format!("{head}{{{{- if .Values.{value} }}}}\n{body}{{{{- end }}}}\n"),
-        None => head + &body,
+    let body = labelled(&with_names(&text), manifest);
+    match condition {
+        Some(condition) => head + &only_if(condition, &body),
+        None => head + &conditional(&body),
     }
+}
+
+/// A text that is rendered only under a condition.
+fn only_if(condition: &str, text: &str) -> String {
+    format!("{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n")
+}
+
+/// Documents, of which those for the serving certificate are rendered only if the agent keeps it.
+fn conditional(body: &str) -> String {
+    let is_conditional = format!("\n  name: {FULLNAME}-agent-serving-certificate\n");
+    let documents = body.split_inclusive("\n---\n").map(|document| match document.contains(&is_conditional) {
+        true => only_if(AGENT_KEEPS_CERTIFICATE, document),
+        false => document.to_owned(),
+    });
+    documents.collect()
+}
+
+/// A text with the names and namespaces of the release.
+pub(crate) fn with_names(text: &str) -> String {
+    text.lines().map(|line| format!("{}\n", named(line))).collect()
 }
 
 /// A line with the names and namespaces of the release. Comments keep those of the manifests.

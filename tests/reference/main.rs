@@ -36,11 +36,11 @@ fn the_cli_page_is_current() {
 fn the_chart_has_what_the_manifests_have() {
     let read = |path: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
     let mut manifests = String::new();
-    for (name, manifest, enabled_by) in chart::TEMPLATES {
+    for (name, manifest, condition) in chart::TEMPLATES {
         let text = read(&format!("manifests/{manifest}.yaml"));
         expect_current(
             &format!("charts/trustspan/templates/{name}.yaml"),
-            &chart::template(manifest, &text, enabled_by),
+            &chart::template(manifest, &text, condition),
         );
         manifests += &text;
     }
@@ -48,6 +48,8 @@ fn the_chart_has_what_the_manifests_have() {
         assert!(manifests.contains(&format!("{lines}\n")), "no manifest has the lines that a value replaces:\n{lines}");
     }
     expect_current("charts/trustspan/files/dashboard.json", &read("manifests/monitoring/dashboard.json"));
+    let profile = chart::with_names(&read("src/certgen/trustspan-webhook.yaml"));
+    expect_current("charts/trustspan/files/serving-certificate.yaml", &profile);
     let schema = "charts/trustspan/values.schema.json";
     expect_current(schema, &chart::values_schema(&read(schema)));
 }

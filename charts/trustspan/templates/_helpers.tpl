@@ -50,9 +50,13 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- append .Values.webhook.excludedNamespaces .Release.Namespace | uniq | toJson }}
 {{- end }}
 
+{{- define "trustspan.tlsSecretName" -}}
+{{- .Values.servingCertificate.secretName | default (printf "%s-webhook-tls" (include "trustspan.fullname" .)) }}
+{{- end }}
+
 {{- define "trustspan.webhookAnnotations" -}}
 {{- $annotations := deepCopy .Values.webhook.configurationAnnotations }}
-{{- if .Values.certManager.enabled }}
+{{- if eq .Values.servingCertificate.mode "certManager" }}
 {{- $certificate := printf "%s/%s-webhook" .Release.Namespace (include "trustspan.fullname" .) }}
 {{- $annotations = set $annotations "cert-manager.io/inject-ca-from" $certificate }}
 {{- end }}
