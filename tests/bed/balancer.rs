@@ -32,7 +32,12 @@ pub(crate) struct Balancer {
 impl Balancer {
     /// Starts one on loopback, in front of these ports.
     pub(crate) fn start(runtime: &Handle, servers: Vec<u16>) -> Result<Self> {
-        let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
+        Self::start_at(runtime, (Ipv4Addr::LOCALHOST, 0).into(), servers)
+    }
+
+    /// Starts one at another address.
+    pub(crate) fn start_at(runtime: &Handle, address: SocketAddr, servers: Vec<u16>) -> Result<Self> {
+        let listener = runtime.block_on(TcpListener::bind(address))?;
         let servers = Arc::new(Mutex::new(servers));
         let balancer = Self { port: listener.local_addr()?.port(), servers: servers.clone(), open: Arc::default() };
         let open = balancer.open.clone();

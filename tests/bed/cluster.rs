@@ -61,7 +61,7 @@ impl Cluster {
         let assets = Assets::locate()?;
         let started = Instant::now();
         let scratch = Scratch::new()?;
-        let control_plane = ControlPlane::start(&assets, &scratch)?;
+        let control_plane = ControlPlane::start(&assets, &scratch, &[])?;
         let ready = started.elapsed();
         let boot_lines = control_plane.api_server().log().lines().count();
         let (kubectl, counter) = (assets.binary("kubectl")?, AtomicU32::new(0));
@@ -84,8 +84,13 @@ impl Cluster {
 
     /// Boots a control plane without anything of trustspan.
     pub(crate) fn boot_empty() -> Result<Self> {
+        Self::boot_with(&[])
+    }
+
+    /// The same, with more flags of the API server.
+    pub(crate) fn boot_with(flags: &[&str]) -> Result<Self> {
         let (assets, scratch) = (Assets::locate()?, Scratch::new()?);
-        let control_plane = ControlPlane::start(&assets, &scratch)?;
+        let control_plane = ControlPlane::start(&assets, &scratch, flags)?;
         let (kubectl, counter) = (assets.binary("kubectl")?, AtomicU32::new(0));
         Ok(Self { control_plane, kubectl, counter, boot_lines: 0, scratch })
     }

@@ -133,13 +133,13 @@ impl ControlPlane {
         self.api_server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts all three processes and waits for the API server. Another process may take a port between its choice and
-    /// its use, in which case the start is retried.
-    pub(super) fn start(assets: &Assets, scratch: &Scratch) -> Result<Self> {
+    /// Starts all three processes, the API server with more flags, and waits for the API server. Another process may take a
+    /// port between its choice and its use, in which case the start is retried.
+    pub(super) fn start(assets: &Assets, scratch: &Scratch, flags: &[&str]) -> Result<Self> {
         let mut tries = 0;
         loop {
             tries += 1;
-            match Self::try_start(assets, scratch, tries) {
+            match Self::try_start(assets, scratch, flags, tries) {
                 Err(error) if tries < 3 && format!("{error:#}").contains("address already in use") => {
                     eprintln!("cluster: a port was taken meanwhile, trying again");
                 }
@@ -148,7 +148,7 @@ impl ControlPlane {
         }
     }
 
-    fn try_start(assets: &Assets, scratch: &Scratch, attempt: u32) -> Result<Self> {
+    fn try_start(assets: &Assets, scratch: &Scratch, flags: &[&str], attempt: u32) -> Result<Self> {
         let (etcd_port, port) = (free_port()?, free_port()?);
         let (etcd_url, url) = (format!("http://127.0.0.1:{etcd_port}"), format!("https://127.0.0.1:{port}"));
         let file = |name: &str| scratch.join(name).display().to_string();
@@ -207,7 +207,9 @@ impl ControlPlane {
                 "--feature-gates=ClusterTrustBundle=true".to_owned(),
                 "--runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true".to_owned(),
                 "--profiling=false".to_owned(),
-            ],
+            ]
+            .into_iter()
+            .chain(flags.iter().map(|&flag| flag.to_owned())),
             &[],
         )?;
         let kubectl = assets.binary("kubectl")?;

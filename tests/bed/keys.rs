@@ -6,7 +6,7 @@
 use std::{
     collections::HashSet,
     fmt::Write as _,
-    fs,
+    fs, io,
     ops::Range,
     path::{Path, PathBuf},
 };
@@ -60,7 +60,12 @@ pub(super) fn scan(folder: &Path) -> Result<()> {
 }
 
 fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
-    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+    let entries = match fs::read_dir(folder) {
+        // A process may remove a folder at any time.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.with_context(|| folder.display().to_string())?,
+    };
+    for entry in entries {
         let entry = entry?;
         match entry.file_type()? {
             kind if kind.is_dir() => collect(&entry.path(), files)?,

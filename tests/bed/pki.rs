@@ -109,11 +109,11 @@ impl Authority {
         Ok(fs::write(dir.join("ca.crt"), self.pem())?)
     }
 
-    /// Writes `tls.crt`, `tls.key` and `ca.crt` of a server on 127.0.0.1. Each file is renamed into place, so a server
-    /// that reloads it never reads half a file.
+    /// Writes `tls.crt`, `tls.key` and `ca.crt` of a server on 127.0.0.1, which pods reach by Service `kubernetes`. Each file
+    /// is renamed into place, so a server that reloads it never reads half a file.
     pub(crate) fn issue_to(&self, dir: &Path) -> Result<()> {
         fs::create_dir_all(dir)?;
-        let (certificate, key) = self.issue(&["localhost", "127.0.0.1"])?;
+        let (certificate, key) = self.issue(&["localhost", "127.0.0.1", KUBERNETES_IP])?;
         for (name, content) in [("tls.key", key), ("tls.crt", certificate), ("ca.crt", self.pem())] {
             let unnamed = dir.join(format!(".{name}.new"));
             fs::write(&unnamed, content)?;
@@ -122,6 +122,9 @@ impl Authority {
         Ok(())
     }
 }
+
+/// The address of Service `kubernetes`: the first of the API server's `--service-cluster-ip-range`.
+pub(crate) const KUBERNETES_IP: &str = "10.0.0.1";
 
 /// A new key pair in PEM, private and public, for signing ServiceAccount tokens.
 pub(super) fn token_keys() -> Result<(String, String)> {

@@ -5,8 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Bed,
-    kubelet::NODE,
-    testbed::{Cluster, SOON, wait_for, wait_for_value},
+    testbed::{Cluster, NODE, SOON, wait_for, wait_for_value},
 };
 
 /// The file that the kubelet updates.

@@ -7,7 +7,12 @@ use std::{
 
 use anyhow::Result;
 
-use crate::{Bed, app::App, kubelet::SYNC_FREQUENCY, restarts::write, testbed::Seed};
+use crate::{
+    Bed,
+    app::App,
+    restarts::write,
+    testbed::{SYNC_FREQUENCY, Seed},
+};
 
 const WRITES: usize = 8;
 /// Writes are at random instants within this time: the kubelet's own rhythm.

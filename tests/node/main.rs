@@ -6,16 +6,15 @@ mod testbed;
 
 mod app;
 mod file_updates;
-mod kubelet;
 mod paused;
 mod restarts;
 
 use std::{process::ExitCode, sync::Arc};
 
 use anyhow::{Context, Result};
-use kubelet::Node;
 use libtest_mimic::{Arguments, Trial};
-use testbed::Cluster;
+use serde_json::json;
+use testbed::{Cluster, Node};
 
 /// One cluster with one node.
 struct Bed {
@@ -27,7 +26,9 @@ struct Bed {
 impl Bed {
     fn start() -> Result<Self> {
         let cluster = Cluster::boot()?;
-        Ok(Self { node: Node::start(&cluster)?, cluster })
+        // Pods use the network of the machine.
+        let network = json!({ "cniVersion": "1.0.0", "name": "none", "type": "loopback" });
+        Ok(Self { node: Node::start(&cluster, &network)?, cluster })
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::testbed::{Cluster, Process, SOON, User, exported, free_port, own_address, wait_for};
+use super::{Cluster, Process, SOON, User, exported, free_port, own_address, wait_for};
 
 /// The name of the node.
 pub(crate) const NODE: &str = "node";
@@ -25,8 +25,8 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Starts a node, and waits until it is ready.
-    pub(crate) fn start(cluster: &Cluster) -> Result<Self> {
+    /// Starts a node, whose pods have a network by the configuration of a CNI plugin, and waits until it is ready.
+    pub(crate) fn start(cluster: &Cluster, network: &Value) -> Result<Self> {
         let [assets] = exported("setup", &["node"], ["TRUSTSPAN_BED_NODE"])?;
         remove_cgroups(|run| !Path::new("/proc").join(run).exists())?;
         let folder = cluster.temp_dir(&format!("{FOLDER}{}", std::process::id()))?;
@@ -46,6 +46,8 @@ impl Node {
             "evictionHard": { "memory.available": "1Mi", "nodefs.available": "1%", "imagefs.available": "1%" },
         });
         fs::write(folder.join("kubelet.yaml"), config.to_string())?;
+        fs::create_dir(folder.join("cni"))?;
+        fs::write(folder.join("cni/network.conf"), network.to_string())?;
         let assets = Path::new(&assets);
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bed/node");
         let kubeconfig = cluster.kubeconfig(User::Admin);
@@ -70,6 +72,21 @@ impl Node {
         Ok(is_ready && node["spec"]["taints"].is_null())
     }
 
+    /// Loads an image from an archive. Its tag is in the archive.
+    pub(crate) fn load(&self, archive: &Path, repository: &str) -> Result<()> {
+        let mut ctr = self.ctr();
+        let import = ctr.args(["images", "import", "--snapshotter", "native", "--base-name", repository]).arg(archive);
+        let ran = import.output().context("starting ctr")?;
+        ensure!(ran.status.success(), "{}: {}", archive.display(), String::from_utf8_lossy(&ran.stderr));
+        Ok(())
+    }
+
+    fn ctr(&self) -> Command {
+        let mut ctr = Command::new("ctr");
+        ctr.arg("--address").arg(self.folder.join("containerd.sock")).args(["--namespace", "k8s.io"]);
+        ctr
+    }
+
     /// The last lines of containerd and the kubelet.
     pub(crate) fn log_tail(&self, lines: usize) -> String {
         self.process.as_ref().map(|process| process.log_tail(lines)).unwrap_or_default()
@@ -80,10 +97,9 @@ impl Node {
         let id = pod["status"]["containerStatuses"][0]["containerID"].as_str().context("no container yet")?;
         let id = id.trim_start_matches("containerd://");
         let exec = format!("exec-{}", fs::read_to_string("/proc/sys/kernel/random/uuid")?.trim());
-        let ran = Command::new("ctr")
-            .arg("--address")
-            .arg(self.folder.join("containerd.sock"))
-            .args(["--namespace", "k8s.io", "tasks", "exec", "--exec-id", &exec, "--fifo-dir"])
+        let ran = self
+            .ctr()
+            .args(["tasks", "exec", "--exec-id", &exec, "--fifo-dir"])
             .arg(self.folder.join("fifo"))
             .arg(id)
             .args(command)
