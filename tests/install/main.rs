@@ -1,0 +1,148 @@
+//! The Helm chart on a real node: helm installs it with the image that `./image` builds, and the pods run. There is nothing else in the cluster. A
+//! separate command, `./test install`, for Linux and root.
+//!
+//! These replace parts of a cluster that do not run here:
+//!
+//! | part | replaced by |
+//! |---|---|
+//! | scheduler | a MutatingAdmissionPolicy that sets `spec.nodeName` |
+//! | kube-proxy, for Service `kubernetes` | a TCP balancer at its address |
+//! | kube-proxy, for the webhook's Service | the API server itself: `--enable-aggregator-routing` connects to endpoints |
+//!
+//! No pod resolves a name, so there is no DNS. Nothing enforces NetworkPolicies.
+
+#[path = "../chart/helm.rs"]
+#[allow(dead_code)]
+mod helm;
+#[path = "../bed/mod.rs"]
+mod testbed;
+
+mod release;
+
+use std::{
+    env, fs,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+    sync::Arc,
+};
+
+use anyhow::{Context, Result};
+use helm::Helm;
+use libtest_mimic::{Arguments, Trial};
+use serde_json::json;
+use testbed::{Balancer, Cluster, KUBERNETES_IP, NODE, Node};
+use tokio::runtime::{Builder, Runtime};
+
+/// Set in the network namespace of the run.
+const INSIDE: &str = "TRUSTSPAN_BED_INSTALL_INSIDE";
+/// The image to install, if not the one that `./image` has built.
+const IMAGE: &str = "TRUSTSPAN_IMAGE";
+/// A bridge for pods, the address of Service `kubernetes`, and a default route, by which this machine has an address other than loopback.
+const NETWORK: &str = "
+    set -e
+    PATH=$PATH:/usr/sbin:/sbin
+    ip link set lo up
+    ip address add $0/32 dev lo
+    ip link add pods type bridge
+    ip address add 10.244.0.1/24 dev pods
+    ip link set pods up
+    ip route add default dev pods
+    exec \"$@\"
+";
+
+/// A cluster with one node that has the image, and Helm.
+struct Bed {
+    helm: Helm,
+    // Fields drop in this order: the node uses the cluster's API server and files.
+    node: Node,
+    cluster: Cluster,
+    // Its tasks end with it.
+    _runtime: Runtime,
+}
+
+impl Bed {
+    fn start() -> Result<Self> {
+        let (image, helm) = (image()?, Helm::locate()?);
+        let cluster = Cluster::boot_with(&["--enable-aggregator-routing=true"])?;
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let port = cluster.server()?.0.rsplit_once(':').context("a URL without a port")?.1.parse()?;
+        Balancer::start_at(runtime.handle(), format!("{KUBERNETES_IP}:443").parse()?, vec![port])?;
+        let folder = cluster.temp_dir("addresses")?;
+        let network = json!({
+            "cniVersion": "1.0.0", "name": "pods", "type": "bridge", "bridge": "pods", "isDefaultGateway": true,
+            "ipam": { "type": "host-local", "ranges": [[{ "subnet": "10.244.0.0/24" }]], "dataDir": folder },
+        });
+        let node = Node::start(&cluster, &network)?;
+        node.load(&image, "docker.io/library/trustspan")?;
+        cluster.kubectl(["create", "-f", "-"]).stdin(scheduler().to_string()).ok()?;
+        Ok(Self { helm, node, cluster, _runtime: runtime })
+    }
+}
+
+/// Assigns each new pod to the node.
+fn scheduler() -> serde_json::Value {
+    let version = "admissionregistration.k8s.io/v1";
+    let rule = json!({ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"] });
+    let expression = format!("Object{{spec: Object.spec{{nodeName: \"{NODE}\"}}}}");
+    let mutation = json!({ "patchType": "ApplyConfiguration", "applyConfiguration": { "expression": expression } });
+    let policy = json!({
+        "apiVersion": version, "kind": "MutatingAdmissionPolicy", "metadata": { "name": "scheduler" },
+        "spec": {
+            "failurePolicy": "Fail", "reinvocationPolicy": "Never", "matchConstraints": { "resourceRules": [rule] },
+            "mutations": [mutation],
+        },
+    });
+    let binding = json!({
+        "apiVersion": version, "kind": "MutatingAdmissionPolicyBinding", "metadata": { "name": "scheduler" },
+        "spec": { "policyName": "scheduler" },
+    });
+    json!({ "apiVersion": "v1", "kind": "List", "items": [policy, binding] })
+}
+
+/// The archive of the image, of this version.
+fn image() -> Result<PathBuf> {
+    if let Some(file) = env::var_os(IMAGE) {
+        return Ok(file.into());
+    }
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/image");
+    let prefix = format!("trustspan-{}-", env!("CARGO_PKG_VERSION"));
+    let is_image = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with(&prefix) && name.ends_with(".oci.tar")
+    };
+    let mut files = fs::read_dir(&folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    let missing = || format!("no {prefix}*.oci.tar in {}: build it with ./image, or set {IMAGE}", folder.display());
+    files.find(is_image).with_context(missing)
+}
+
+fn main() -> ExitCode {
+    let args = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    testbed::run_trials(&args, in_network, trials, |bed| bed.cluster.scan_for_keys())
+}
+
+/// Starts the bed in a network namespace, in which this program is run again. It ends with the run.
+fn in_network() -> Result<Bed> {
+    if env::var_os(INSIDE).is_some() {
+        return Bed::start();
+    }
+    image()?;
+    let mut again = Command::new("unshare");
+    again.args(["--net", "sh", "-c", NETWORK, KUBERNETES_IP]).arg(env::current_exe()?).args(env::args_os().skip(1));
+    Err(again.env(INSIDE, "yes").exec()).context("starting unshare (Debian package util-linux)")
+}
+
+fn trials(bed: Option<&Arc<Bed>>) -> Vec<Trial> {
+    let trial = |name: &str, run: fn(&Bed) -> Result<()>| {
+        let bed = bed.cloned();
+        Trial::test(name, move || {
+            let bed = bed.ok_or("no node")?;
+            let ran = bed.cluster.run(|_| run(&bed)).with_context(|| bed.node.log_tail(40));
+            ran.map_err(|error| format!("{error:#}").into())
+        })
+    };
+    vec![
+        trial("webhooks_judge_from_install_to_uninstall_with_the_agents_certificate", release::lifecycle),
+        trial("a_release_with_another_name_has_its_own_certificate", release::other_names),
+    ]
+}
