@@ -34,13 +34,15 @@ pub(super) fn findings(request: &Request<'_>, severities: &Severities) -> Vec<Fi
 pub(super) fn managed_secret_renamed(object: &Value, status: &Value) -> Option<Finding> {
     let (stored, name) = (status["secretName"].as_str()?, managed_name(object)?);
     let exists = status["bundle"].as_array().is_some_and(|bundle| !bundle.is_empty());
-    (exists && stored != name).then(|| {
-        let message = format!(
-            "Secret {stored} is in use: Gateways and workloads that use it are not rewritten to {name}. keep spec.secretName. to use another \
-             name, wait for phase Steady, make them use the source Secret, delete this GatewaySecret and create one with the other name"
-        );
-        MANAGED_RENAMED.finding("spec.secretName", message)
-    })
+    (exists && stored != name).then(|| MANAGED_RENAMED.finding("spec.secretName", renamed_message(stored, &name)))
+}
+
+/// Why another `name` for the managed Secret is rejected.
+pub(super) fn renamed_message(stored: &str, name: &str) -> String {
+    format!(
+        "Secret {stored} is in use: Gateways and workloads that use it are not rewritten to {name}. keep spec.secretName. to use another \
+         name, wait for phase Steady, make them use the source Secret, delete this GatewaySecret and create one with the other name"
+    )
 }
 
 fn managed_name(object: &Value) -> Option<String> {

@@ -42,12 +42,16 @@ pub(super) fn finding(request: &Request<'_>, registry: &Registry, severities: &S
     if !changed {
         return None;
     }
-    let message = format!(
-        "{} is written by trustspan for GatewaySecret {owner}, which reverts other writes. change the source Secret or the \
-         GatewaySecret, or delete the GatewaySecret first",
-        request.name
-    );
-    severities.under(&entry.policy.severities).apply(KEPT_BY_AGENT.finding("metadata.annotations", message))
+    let finding = KEPT_BY_AGENT.finding("metadata.annotations", message(request.name, owner));
+    severities.under(&entry.policy.severities).apply(finding)
+}
+
+/// Why a write of the object `name` is rejected.
+pub(super) fn message(name: &str, owner: &str) -> String {
+    format!(
+        "{name} is written by trustspan for GatewaySecret {owner}, which reverts other writes. change the source Secret or the \
+         GatewaySecret, or delete the GatewaySecret first"
+    )
 }
 
 /// Whether the agent writes an object of that name, in the form of [`Entry::qualified`]: any user can add the annotation.
@@ -57,7 +61,8 @@ fn is_owned_name(entry: &Entry, kind: &str, name: &str) -> bool {
     let mut is_target = |kind: TrustBundleTargetKind| targets.any(|target| target.kind == kind && target.name == name);
     match kind {
         "Secret" => {
-            name.strip_suffix(CACERT_SUFFIX).unwrap_or(name) == entry.managed_name()
+            name == entry.managed_name()
+                || name.strip_suffix(CACERT_SUFFIX) == Some(entry.managed_name())
                 || entry.left_behind() == Some(name)
                 || entry.issuer_name().as_deref() == Some(name)
                 || is_target(TrustBundleTargetKind::Secret)
@@ -79,17 +84,18 @@ fn has_new_owner(object: &Value, old: &Value) -> bool {
     !owners(object).is_subset(&owners(old))
 }
 
-/// The fields of an object that only the agent may change.
+/// The paths of the fields of an object that only the agent may change.
+pub(super) const OWNED_FIELDS: [&[&str]; 6] = [
+    &["data"],
+    &["binaryData"],
+    &["type"],
+    &["immutable"],
+    &["metadata", "annotations", GATEWAY_SECRET],
+    &["metadata", "labels", MANAGED_LABEL],
+];
+
 fn owned_fields(object: &Value) -> [&Value; 6] {
-    let metadata = &object["metadata"];
-    [
-        &object["data"],
-        &object["binaryData"],
-        &object["type"],
-        &object["immutable"],
-        &metadata["annotations"][GATEWAY_SECRET],
-        &metadata["labels"][MANAGED_LABEL],
-    ]
+    OWNED_FIELDS.map(|path| path.iter().fold(object, |value, key| &value[*key]))
 }
 
 #[cfg(test)]
@@ -218,6 +224,14 @@ mod tests {
         assert_eq!(severity(None, None), Some(Severity::Deny));
         assert_eq!(severity(None, Some(Level::Warn)), Some(Severity::Warn));
         assert_eq!(severity(Some(Level::Off), Some(Level::Warn)), None);
+    }
+
+    #[test]
+    fn owns_a_managed_secret_whose_name_has_the_suffix_of_istio() {
+        let entry = entry("mesh", "root", "gateway-cacert");
+        assert!(is_owned_name(&entry, "Secret", "gateway-cacert"));
+        assert!(is_owned_name(&entry, "Secret", "gateway-cacert-cacert"));
+        assert!(!is_owned_name(&entry, "Secret", "gateway"));
     }
 
     #[test]

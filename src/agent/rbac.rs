@@ -28,6 +28,11 @@ impl ServiceAccount {
     pub fn name(&self) -> &str {
         &self.name
     }
+
+    /// The username of its requests.
+    pub fn username(&self) -> String {
+        format!("system:serviceaccount:{self}")
+    }
 }
 
 impl Default for ServiceAccount {

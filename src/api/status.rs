@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{GatewayUse, Mode, Period, SecretRef};
+use super::{GatewayUse, Level, Mode, Period, SecretRef};
 
 /// What the agent observed and decided. The webhook decides from spec and status alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -43,6 +43,11 @@ pub struct GatewaySecretStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Resolved")]
     pub resolved: Option<Resolved>,
+
+    /// The severities of rules that its policies set, for the rules of `trustspan policies`: a ValidatingAdmissionPolicy cannot read a
+    /// RotationPolicy.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub severities: BTreeMap<String, Level>,
 
     /// Conditions, all with positive polarity: `True` is good. `Ready`: the managed Secret exists and is valid, and no older
     /// GatewaySecret claims its name. The message of a condition that is not `True` says what to do.

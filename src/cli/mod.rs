@@ -20,6 +20,7 @@ mod inputs;
 mod kube_args;
 pub(crate) mod log;
 pub mod observe;
+pub mod policies;
 pub mod preflight;
 pub mod rbac;
 pub mod rewrite;
@@ -70,6 +71,7 @@ enum Command {
 
     Rules(rules::Args),
     Crd(crd::Args),
+    Policies(policies::Args),
     Completions(completions::Args),
 }
 
@@ -99,6 +101,7 @@ pub fn main() -> ExitCode {
         Command::Uninstall(args) => end(uninstall::run(args), 2),
         Command::Rules(args) => end(rules::run(args), 2),
         Command::Crd(args) => end(crd::run(args), 2),
+        Command::Policies(args) => end(policies::run(args), 2),
         Command::Completions(args) => end(completions::run(args), 2),
     }
 }

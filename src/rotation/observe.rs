@@ -11,7 +11,7 @@ use crate::api::{
     READY, TrustAnchor,
 };
 use crate::registry::Entry;
-use crate::trust::{self, Certificate, Finding, Secret, SecretUsage, Severities, Severity};
+use crate::trust::{self, Certificate, Finding, Level, PUBLISHED, Secret, SecretUsage, Severities, Severity};
 
 /// The keys whose public certificates are hashed.
 const HASHED_KEYS: [&str; 4] = ["ca.crt", "tls.crt", "cacert", "cert"];
@@ -113,6 +113,7 @@ pub fn observe(seen: &ObservedState<'_>, now: Timestamp) -> GatewaySecretStatus 
         mode: previous.mode,
         secret_name: Some(seen.entry.managed_name().to_owned()),
         resolved: Some(seen.entry.resolved.clone()),
+        severities: published(&seen.entry.policy.severities),
         conditions: std::iter::once(ready).chain(others).collect(),
         // Gateways keep the bundle of a deleted Secret, so verdicts on clients still use it.
         bundle: seen
@@ -144,6 +145,15 @@ pub fn observe(seen: &ObservedState<'_>, now: Timestamp) -> GatewaySecretStatus 
         cut_off_by_copy: previous.cut_off_by_copy.clone(),
         cut_off_by_copy_count: previous.cut_off_by_copy_count,
     }
+}
+
+/// The severities that ValidatingAdmissionPolicies read in the status.
+fn published(severities: &BTreeMap<String, Level>) -> BTreeMap<String, Level> {
+    PUBLISHED
+        .iter()
+        .filter_map(|rule| severities.get_key_value(*rule))
+        .map(|(rule, level)| (rule.clone(), *level))
+        .collect()
 }
 
 /// Ready: the managed Secret exists and is valid, nothing takes precedence over it, and no older GatewaySecret claims its name.

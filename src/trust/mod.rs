@@ -50,7 +50,7 @@ pub use rules::{Observation, RULES, Rule};
 pub use secret::{CLIENT_LABEL, MANAGED_LABEL, Secret, SecretError};
 pub(crate) use secret::{decoded, field};
 pub use secret_usage::{GatewayUse, SecretUsage, UsageKind};
-pub use severities::{FIXED, Level, Severities};
+pub use severities::{FIXED, Level, PUBLISHED, Severities};
 pub use tls_consumer::TlsConsumer;
 
 use jiff::Timestamp;

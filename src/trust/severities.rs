@@ -22,6 +22,9 @@ pub enum Level {
 /// GatewaySecret is the explicit way around `managed-in-use` and `managed-renamed`. `break-glass` protects the overrides themselves.
 pub const FIXED: [&str; 5] = ["unreadable", "invalid-resource", "managed-in-use", "managed-renamed", "break-glass"];
 
+/// Rules whose severity the status of a GatewaySecret repeats: a ValidatingAdmissionPolicy reads GatewaySecrets, but no RotationPolicies.
+pub const PUBLISHED: [&str; 1] = ["kept-by-agent"];
+
 /// Severities of rules by id; other rules keep their own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Severities(BTreeMap<String, Level>);

@@ -46,6 +46,8 @@ mod outage;
 #[allow(dead_code)] // Envoy's clients need more of it.
 #[path = "../envoy/pki.rs"]
 mod pki;
+mod policies;
+mod policy_requests;
 mod probe;
 mod rights;
 mod rollouts;
@@ -96,6 +98,8 @@ const MODULES: &[&[Case]] = &[
     mirror::CASES,
     mirrored_client_ca::CASES,
     outage::CASES,
+    policies::CASES,
+    policy_requests::CASES,
     probe::CASES,
     rights::CASES,
     rollouts::CASES,
