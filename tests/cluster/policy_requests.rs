@@ -22,7 +22,7 @@ use crate::testbed::{Cluster, Seed, User};
 cases![policies_decide_as_the_webhook];
 
 /// Number of requests; `TRUSTSPAN_POLICY_REQUESTS` sets another.
-const REQUESTS: usize = 400;
+const REQUESTS: usize = 600;
 /// Requests to the objects of one namespace.
 const ROUND: usize = 200;
 
@@ -113,10 +113,10 @@ fn gateway_secret(seed: &mut Seed, ns: &str, name: &str) -> Value {
     }
     let mut status = json!({ "resolved": { "sourceSecretName": format!("{name}-root") } });
     put(&mut status["resolved"], "caSecretRef", resolved);
-    if seed.one_in(2) {
+    if !seed.one_in(4) {
         status["secretName"] = json!(*seed.pick(&["before", "managed", name]));
     }
-    if seed.one_in(2) {
+    if !seed.one_in(4) {
         status["bundle"] = json!([{ "subject": "CN=ca", "fingerprint": "0", "notBefore": "2026-01-01T00:00:00Z",
             "notAfter": "2099-01-01T00:00:00Z", "pem": "" }]);
     }
@@ -136,7 +136,11 @@ fn object(seed: &mut Seed, kind: &str, name: &str, owners: &[Value]) -> Value {
     match seed.below(8) {
         0 => {}
         1 => metadata["annotations"][OWNER] = json!("elsewhere/a"),
-        _ => metadata["annotations"][OWNER] = json!(*seed.pick(&GATEWAYS)),
+        // Names such as a.trustspan-journal begin with that of their GatewaySecret.
+        _ => match GATEWAYS.iter().find(|gateway| name.split(['.', '-']).next() == Some(gateway)) {
+            Some(gateway) => metadata["annotations"][OWNER] = json!(gateway),
+            None => metadata["annotations"][OWNER] = json!(*seed.pick(&GATEWAYS)),
+        },
     }
     if seed.one_in(2) {
         metadata["labels"][MANAGED_LABEL] = json!("true");
@@ -199,6 +203,19 @@ impl Scene {
         ensure!(gateways.len() == GATEWAYS.len(), "saw {gateways:?}");
         let objects = [cluster.list("secrets", ns, "")?, cluster.list("configmaps", ns, "")?].concat();
         Ok(Self { gateways, objects, owners })
+    }
+
+    /// Removes all finalizers, so that the namespace can be deleted.
+    fn free(&self, cluster: &Cluster, ns: &str) -> Result<()> {
+        let free = json!({ "metadata": { "finalizers": null } }).to_string();
+        let all = || self.gateways.iter().chain(&self.objects);
+        for kind in ["GatewaySecret", "Secret", "ConfigMap"] {
+            let of_kind = all().filter(|object| object["kind"] == kind && object["metadata"]["finalizers"].is_array());
+            let names = of_kind.filter_map(|object| object["metadata"]["name"].as_str());
+            let args: Vec<_> = ["patch", "--type=merge", "--patch", &free, kind].into_iter().chain(names).collect();
+            cluster.kubectl(args).ns(ns).ok()?;
+        }
+        Ok(())
     }
 
     /// The GatewaySecrets as the webhook knows them. Their policies have the severities that the agent publishes.
@@ -335,13 +352,7 @@ fn policies_decide_as_the_webhook(cluster: &Cluster) -> Result<()> {
                 *tally.entry(answer).or_default() += 1;
             }
             policies.ensure_evaluated()?;
-            let free = json!({ "metadata": { "finalizers": null } }).to_string();
-            for object in scene.gateways.iter().chain(&scene.objects) {
-                if let (Some(kind), Some(name)) = (object["kind"].as_str(), object["metadata"]["name"].as_str()) {
-                    cluster.kubectl(["patch", kind, name, "--type=merge", "--patch", &free]).ns(ns).run()?;
-                }
-            }
-            Ok(())
+            scene.free(cluster, ns)
         })?;
     }
     println!("{tally:?}");
