@@ -191,10 +191,11 @@ impl Scene {
         create(cluster, ns, objects)?;
         for kind in ["secrets", "configmaps"] {
             let all = cluster.list(kind, ns, "")?;
-            let held = all.iter().filter(|object| object["metadata"]["finalizers"].is_array());
-            let held = held.filter_map(|object| object["metadata"]["name"].as_str()).filter(|_| seed.one_in(2));
+            let with_finalizer = all.iter().filter(|object| object["metadata"]["finalizers"].is_array());
+            let with_finalizer =
+                with_finalizer.filter_map(|object| object["metadata"]["name"].as_str()).filter(|_| seed.one_in(2));
             let delete: Vec<_> =
-                ["delete", kind, "--wait=false", "--ignore-not-found"].into_iter().chain(held).collect();
+                ["delete", kind, "--wait=false", "--ignore-not-found"].into_iter().chain(with_finalizer).collect();
             if delete.len() > 4 {
                 cluster.kubectl(delete).ns(ns).ok()?;
             }
