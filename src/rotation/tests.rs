@@ -226,6 +226,16 @@ fn severities_of_the_cluster_apply_to_readiness() {
 }
 
 #[test]
+fn the_status_has_the_severities_that_policies_of_the_api_server_need() {
+    let mut entry = bare();
+    let severities = ["expired", "kept-by-agent"].map(|rule| (rule.to_owned(), crate::api::Level::Warn));
+    entry.policy.severities = severities.into();
+    let registry = observed_at(vec![entry], &[managed(&[&ca("root")])], now());
+    let published: Vec<_> = registry.entries()[0].status.severities.iter().collect();
+    assert_eq!(published, [(&"kept-by-agent".to_owned(), &crate::api::Level::Warn)]);
+}
+
+#[test]
 fn the_younger_claimant_reports_the_conflict() {
     let mut younger = bare();
     younger.name = "other".to_owned();
