@@ -12,19 +12,17 @@ use crate::api::GROUP;
 use crate::api::names::{BREAK_GLASS_PREFIX, CACERT_SUFFIX, GATEWAY_SECRET, journal_name, managed_config_map_name};
 use crate::trust::{Severities, Severity};
 
-/// Limit for the annotations of an object that breaks glass, and for its owners if they are compared one by one. A condition reads no list of a
+/// Limit for the annotations of an object that breaks glass, and for owners that are compared one by one: no expression reads a list of a
 /// developer's size.
 const READ: usize = 100;
 
 /// The policies and their bindings. `agent` is the username of trustspan's agent. Objects in `excluded` namespaces are not judged, except
 /// GatewaySecrets. `severities` are those of the webhook; the status of a GatewaySecret has those of its policies.
 pub fn policies(agent: &str, excluded: &[&str], severities: &Severities) -> [Value; 4] {
-    let [kept, renamed] = [kept_by_agent(agent, excluded, severities), managed_renamed()];
+    let mut bound = binding(&KEPT_BY_AGENT);
     // All GatewaySecrets of the request's namespace. Without one the policy is not evaluated.
-    let params = json!({ "selector": {}, "parameterNotFoundAction": "Allow" });
-    let bindings = [binding(&KEPT_BY_AGENT, Some(params)), binding(&MANAGED_RENAMED, None)];
-    let [kept_binding, renamed_binding] = bindings;
-    [kept, kept_binding, renamed, renamed_binding]
+    bound["spec"]["paramRef"] = json!({ "selector": {}, "parameterNotFoundAction": "Allow" });
+    [kept_by_agent(agent, excluded, severities), bound, managed_renamed(), binding(&MANAGED_RENAMED)]
 }
 
 /// A change or the deletion of an object that the agent owns. It is evaluated once for each GatewaySecret of the namespace, `params`.
@@ -197,15 +195,11 @@ fn name(rule: &RuleInfo) -> String {
     format!("trustspan-{}", rule.id)
 }
 
-fn binding(rule: &RuleInfo, params: Option<Value>) -> Value {
-    let mut binding = json!({
+fn binding(rule: &RuleInfo) -> Value {
+    json!({
         "apiVersion": API_VERSION, "kind": "ValidatingAdmissionPolicyBinding", "metadata": { "name": name(rule) },
         "spec": { "policyName": name(rule), "validationActions": ["Deny"] },
-    });
-    if let Some(params) = params {
-        binding["spec"]["paramRef"] = params;
-    }
-    binding
+    })
 }
 
 /// The CEL expression of an optional field.

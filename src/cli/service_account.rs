@@ -1,11 +1,11 @@
-//! The flag of the agent's ServiceAccount, for commands that print or apply its RBAC objects.
+//! The flag of the agent's ServiceAccount, for commands that print or apply its RBAC objects, or print policies that let its writes pass.
 
 use crate::agent::ServiceAccount;
 
-/// To whom Roles are bound.
+/// Whose requests are the agent's.
 #[derive(Debug, clap::Args)]
 pub(super) struct ServiceAccountArgs {
-    /// ServiceAccount of the rotation controller, to which the Roles are bound.
+    /// ServiceAccount of the rotation controller.
     #[arg(long, value_name = "NAMESPACE:NAME", default_value_t)]
     pub(super) service_account: ServiceAccount,
 }

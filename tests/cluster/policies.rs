@@ -18,7 +18,11 @@ use crate::agent::kept;
 use crate::stage::{MANAGED, trustspan};
 use crate::testbed::{Authority, Cluster, Patience, Registration, SOON, Scope, Seed, Server, Source, User, wait_for};
 
-cases![hostile_writes_are_rejected_while_no_replica_runs, a_severity_of_a_rotation_policy_reaches_the_policies];
+cases![
+    the_manifests_apply_by_kustomize,
+    hostile_writes_are_rejected_while_no_replica_runs,
+    a_severity_of_a_rotation_policy_reaches_the_policies
+];
 
 /// Number of hostile writes, and of unrelated ones; `TRUSTSPAN_HOSTILE_WRITES` sets another, such as 1000.
 const WRITES: usize = 100;
@@ -278,6 +282,13 @@ async fn unrelated_write(client: &Client, ns: &str, number: usize) -> Result<Dur
 fn median_ms(mut times: Vec<Duration>) -> f64 {
     times.sort();
     times.get(times.len() / 2).map_or(f64::NAN, |time| time.as_secs_f64() * 1e3)
+}
+
+fn the_manifests_apply_by_kustomize(cluster: &Cluster) -> Result<()> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/policies");
+    let applied = cluster.kubectl(["apply", "--dry-run=server", "-k", folder]).ok()?;
+    ensure!(applied.lines().count() == 4, "saw {applied}");
+    Ok(())
 }
 
 fn hostile_writes_are_rejected_while_no_replica_runs(cluster: &Cluster) -> Result<()> {
