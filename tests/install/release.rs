@@ -4,7 +4,7 @@ use std::{
     fmt::Write as _,
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -18,6 +18,8 @@ use crate::{
 
 /// Of `helm install`: two pods of the webhook wait for the certificate, and the kubelet may try a mount again only after two minutes.
 const TIMEOUT: &str = "--timeout=5m";
+/// Of the `caBundle` fields: an agent waits for the Lease of an earlier one (15 s), and tries again after at most 30 s.
+const CERTIFIED: Duration = Duration::from_secs(180);
 
 /// Names of a release's objects start with it.
 fn fullname(release: Release) -> String {
@@ -55,7 +57,7 @@ fn pods(bed: &Bed, release: Release) -> String {
 fn certificate(bed: &Bed, release: Release) -> Result<String> {
     let started = Instant::now();
     let certificate =
-        wait_for_value("the certificate of the release", SOON, || certificate_now(bed, release).map(Some))?;
+        wait_for_value("the certificate of the release", CERTIFIED, || certificate_now(bed, release).map(Some))?;
     println!("{} has its certificate after another {:.1?}", release.name, started.elapsed());
     Ok(certificate)
 }
