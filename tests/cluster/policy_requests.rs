@@ -383,7 +383,17 @@ fn compare(
     let exempt = *seed.pick(&USERS[2..]);
     let user = *seed.pick(&["dev", "dev", "dev", "admin", "admin", exempt]);
     let is_rename = seed.one_in(5);
-    let old = seed.pick(if is_rename { &scene.gateways } else { &scene.objects }).clone();
+    let mut old = seed.pick(if is_rename { &scene.gateways } else { &scene.objects });
+    // Most objects are not the agent's, so others are tried first.
+    for _ in 0..6 {
+        let deletion =
+            Request { operation: Operation::Delete, object: None, old_object: Some(old), ..Request::create(old, ns) };
+        if is_rename || expected(&deletion, entries, Timestamp::now()).0.is_some() {
+            break;
+        }
+        old = seed.pick(&scene.objects);
+    }
+    let old = old.clone();
     let new = match is_rename {
         true => Some(renamed(seed, &old)),
         false => (!seed.one_in(4)).then(|| changed(seed, &old, &scene.owners)),
