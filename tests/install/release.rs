@@ -100,9 +100,9 @@ fn write_broken(bed: &Bed, ns: &str) -> Result<String> {
     Ok(if run.success() { String::new() } else { run.stderr })
 }
 
+/// Waits until a broken Secret is refused: the API server uses a new configuration, and the endpoints of a Service, some time after they were written.
 fn expect_judged(bed: &Bed, ns: &str) -> Result<()> {
-    let refused = write_broken(bed, ns)?;
-    ensure!(refused.contains(DENIED), "saw {refused:?}");
+    wait_for("a broken Secret to be refused", SOON, || Ok(write_broken(bed, ns)?.contains(DENIED)))?;
     let good = json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "good" },
         "stringData": { "ca.crt": Authority::new("a good CA")?.pem() },
@@ -203,8 +203,10 @@ pub(crate) fn other_names(bed: &Bed) -> Result<()> {
         helm(bed, release, &args, &json!({ "caBundles": { "enabled": true } }))?;
         certificate(bed, release)?;
         expect_judged(bed, ns)?;
-        let configuration = bed.cluster.get("validatingwebhookconfiguration", "", "edge-trustspan-ca-bundles")?;
-        ensure!(configuration["webhooks"][0]["clientConfig"]["caBundle"].is_string(), "no caBundle");
+        wait_for("the caBundle of the webhooks for CA bundles", SOON, || {
+            let configuration = bed.cluster.get("validatingwebhookconfiguration", "", "edge-trustspan-ca-bundles")?;
+            Ok(configuration["webhooks"][0]["clientConfig"]["caBundle"].is_string())
+        })?;
         uninstall(bed, release, ns)
     })
 }
