@@ -28,7 +28,6 @@ pub(crate) async fn granted(client: &Client, kind: SourceKind, object: (&str, &s
 
 /// Whether this process may read an object; `false` also without an answer.
 pub(super) async fn is_granted(client: &Client, kind: SourceKind, (namespace, name): (&str, &str)) -> bool {
-    let api: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     let text = |text: &str| Some(text.to_owned());
     let attributes = ResourceAttributes {
         verb: text("get"),
@@ -38,14 +37,21 @@ pub(super) async fn is_granted(client: &Client, kind: SourceKind, (namespace, na
         name: text(name),
         ..ResourceAttributes::default()
     };
-    let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
-    let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
-    match timeout(RECONCILE_TIMEOUT, api.create(&PostParams::default(), &review)).await {
-        Ok(Ok(answer)) => answer.status.is_some_and(|status| status.allowed),
+    match timeout(RECONCILE_TIMEOUT, may(client, attributes)).await {
+        Ok(Ok(may)) => may,
         // The process may not even ask: only the read itself can show it.
         Ok(Err(kube::Error::Api(status))) => status.code == 403,
         _ => false,
     }
+}
+
+/// Whether the API server allows this process, or this user, a request.
+pub(crate) async fn may(client: &Client, attributes: ResourceAttributes) -> kube::Result<bool> {
+    let api: Api<SelfSubjectAccessReview> = Api::all(client.clone());
+    let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
+    let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+    let answer = api.create(&PostParams::default(), &review).await?;
+    Ok(answer.status.is_some_and(|status| status.allowed))
 }
 
 /// Namespace and name of a GatewaySecret.

@@ -97,7 +97,7 @@ async fn in_cluster(
         match objects::list(client, group, version, kind).await {
             Ok(listed) => input.objects.extend(listed),
             // Not installed.
-            Err(error) if has_code(&error, 404) => {}
+            Err(error) if cluster::has_code(&error, 404) => {}
             Err(error) if is_optional => {
                 unread.push(format!("{}: {}", plural_of(kind, group), cluster::error_message(&error)))
             }
@@ -105,7 +105,7 @@ async fn in_cluster(
         }
     }
     input.known = match cluster::list(client.clone()).await {
-        Err(error) if has_code(&error, 404) => Vec::new(),
+        Err(error) if cluster::has_code(&error, 404) => Vec::new(),
         listed => {
             let (known, unreadable) = listed?;
             unread.extend(
@@ -126,7 +126,7 @@ async fn in_cluster(
         let lookup = match objects::secret(client, &namespace, &name).await {
             Ok(None) => SecretLookup::Missing,
             Ok(Some(object)) => read(&object, now)?,
-            Err(error) if has_code(&error, 403) => SecretLookup::Refused,
+            Err(error) if cluster::has_code(&error, 403) => SecretLookup::Refused,
             Err(error) => return Err(error.into()),
         };
         input.secrets.insert((namespace, name), lookup);
@@ -142,10 +142,6 @@ fn read(secret: &Value, now: Timestamp) -> Result<SecretLookup, Failure> {
 
 fn plural_of(kind: &str, group: &str) -> String {
     if group.is_empty() { format!("{kind}s") } else { format!("{kind}s of {group}") }
-}
-
-fn has_code(error: &kube::Error, code: u16) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
 fn print(proposals: &Proposals, objects: &[Value], unread: &[String], account: &ServiceAccount) -> Result<(), Failure> {

@@ -6,9 +6,8 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use futures::{StreamExt, stream};
-use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
-use kube::api::PostParams;
-use kube::{Api, Client};
+use k8s_openapi::api::authorization::v1::ResourceAttributes;
+use kube::Client;
 use serde_json::Value;
 
 use super::Failure;
@@ -16,6 +15,7 @@ use super::inputs::unless_closed;
 use super::kube_args::KubeArgs;
 use super::sanitize::printable;
 use super::service_account::ServiceAccountArgs;
+use crate::agent::permission::may;
 use crate::agent::{self, ServiceAccount};
 use crate::registry::Entry;
 use crate::store::{cluster, objects};
@@ -61,9 +61,6 @@ const CREATED: [(&str, &str); 11] = [
 
 /// Simultaneous questions about rights.
 const QUESTIONS: usize = 8;
-
-/// The end of the name of each of trustspan's webhooks.
-const WEBHOOK: &str = ".trustspan.dev";
 
 /// Runs the subcommand.
 ///
@@ -156,7 +153,7 @@ impl Seen {
         for kind in ["RoleBinding", "ClusterRoleBinding"] {
             bindings.extend(objects::list(client, "rbac.authorization.k8s.io", "v1", kind).await?);
         }
-        let is_unknown = |error: &kube::Error| matches!(error, kube::Error::Api(status) if status.code == 404);
+        let is_unknown = |error: &kube::Error| cluster::has_code(error, 404);
         let entries = match cluster::list(client.clone()).await {
             Err(error) if is_unknown(&error) => None,
             listed => Some(listed?.0),
@@ -238,7 +235,7 @@ impl Seen {
             for webhook in configuration["webhooks"].as_array().into_iter().flatten() {
                 let webhook_name = webhook["name"].as_str().unwrap_or_default();
                 let title = format!("webhook {webhook_name} of {kind} {name}");
-                if webhook_name.ends_with(WEBHOOK) {
+                if is_own_webhook(webhook) {
                     checks.extend(self.own_webhook(webhook).map(|why| Check::failed(format!("{title}: {why}"))));
                 } else if gets_secrets(webhook) && webhook["failurePolicy"] != "Ignore" {
                     let why = "gets Secrets with failurePolicy Fail: while it is down, no Secret of a rotation can be written";
@@ -256,7 +253,7 @@ impl Seen {
 
     fn own_webhooks(&self) -> impl Iterator<Item = &Value> {
         let all = self.webhooks.iter().flat_map(|configuration| configuration["webhooks"].as_array()).flatten();
-        all.filter(|webhook| webhook["name"].as_str().is_some_and(|name| name.ends_with(WEBHOOK)))
+        all.filter(|webhook| is_own_webhook(webhook))
     }
 
     /// Why the API server cannot call a webhook of trustspan.
@@ -338,6 +335,11 @@ fn is_of_one_object((_, namespace, name): &(String, String, String), account: &S
         || is_elsewhere && name.starts_with("trustspan-agent-")
 }
 
+/// Whether a webhook is one of trustspan's, by the end of its name.
+pub(super) fn is_own_webhook(webhook: &Value) -> bool {
+    webhook["name"].as_str().is_some_and(|name| name.ends_with(".trustspan.dev"))
+}
+
 /// Kind, namespace and name.
 fn place(object: &Value) -> (String, String, String) {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -375,17 +377,9 @@ fn excluded(webhook: &Value) -> impl Iterator<Item = &str> {
 }
 
 async fn may_create(client: &Client, (group, resource): (&str, &str)) -> kube::Result<bool> {
-    let attributes = ResourceAttributes {
-        verb: Some("create".to_owned()),
-        group: Some(group.to_owned()),
-        resource: Some(resource.to_owned()),
-        ..ResourceAttributes::default()
-    };
-    let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
-    let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
-    let api: Api<SelfSubjectAccessReview> = Api::all(client.clone());
-    let answer = api.create(&PostParams::default(), &review).await?;
-    Ok(answer.status.is_some_and(|status| status.allowed))
+    let text = |text: &str| Some(text.to_owned());
+    let (verb, group, resource) = (text("create"), text(group), text(resource));
+    may(client, ResourceAttributes { verb, group, resource, ..ResourceAttributes::default() }).await
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::Failure;
 use super::cluster_args::ClusterArgs;
 use super::inputs::{create, title, unless_closed};
+use super::preflight::is_own_webhook;
 use super::sanitize::printable;
 use crate::api::names::{journal_name, managed_config_map_name};
 use crate::api::{Kind, Phase};
@@ -47,9 +48,6 @@ const KINDS: [(&str, &str, &str, &str); 11] = [
     ("admissionregistration.k8s.io", "v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations"),
 ];
 
-/// The end of the name of each of trustspan's webhooks.
-const WEBHOOK: &str = ".trustspan.dev";
-
 /// Runs the subcommand.
 ///
 /// # Errors
@@ -82,7 +80,8 @@ fn in_directory(dir: &std::path::Path) -> Result<(Vec<Entry>, Vec<Value>), Failu
 }
 
 async fn in_cluster(client: Client) -> Result<(Vec<Entry>, Vec<Value>), Failure> {
-    let is_unknown = |error: &kube::Error| matches!(error, kube::Error::Api(status) if status.code == 404);
+    // The kind is not installed.
+    let is_unknown = |error: &kube::Error| cluster::has_code(error, 404);
     let mut listed = Vec::new();
     for (group, version, kind, _) in KINDS {
         match objects::list(&client, group, version, kind).await {
@@ -123,8 +122,7 @@ impl Dependents {
             let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
             let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name"));
             let title = title(&create(object, ""));
-            let is_own = |webhook: &Value| webhook["name"].as_str().is_some_and(|name| name.ends_with(WEBHOOK));
-            if object["webhooks"].as_array().is_some_and(|webhooks| webhooks.iter().any(is_own)) {
+            if object["webhooks"].as_array().is_some_and(|webhooks| webhooks.iter().any(is_own_webhook)) {
                 found.webhooks.entry(resource).or_default().push(name);
                 continue;
             }

@@ -81,6 +81,11 @@ async fn read(path: &Path, options: &KubeConfigOptions) -> Result<Config, Connec
     Config::from_custom_kubeconfig(read, options).await.map_err(wrap)
 }
 
+/// Whether the API server has answered with this status code.
+pub fn has_code(error: &kube::Error, code: u16) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == code)
+}
+
 /// Lists all GatewaySecrets, and those that cannot be parsed.
 ///
 /// # Errors

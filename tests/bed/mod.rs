@@ -57,7 +57,7 @@ pub(crate) use pki::{Authority, KUBERNETES_IP};
 pub(crate) use process::{Process, Scratch};
 pub(crate) use seed::Seed;
 pub(crate) use server::{Server, Source, http_get};
-pub(crate) use trials::run as run_trials;
+pub(crate) use trials::{run as run_trials, trial};
 pub(crate) use users::User;
 pub(crate) use wait::{free_port, wait_for, wait_for_value};
 pub(crate) use webhooks::{Patience, Registration, Scope};

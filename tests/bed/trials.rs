@@ -5,6 +5,19 @@ use std::{process::ExitCode, sync::Arc};
 use anyhow::Result;
 use libtest_mimic::{Arguments, Trial};
 
+/// A trial on the bed.
+pub(crate) fn trial<B: Send + Sync + 'static>(
+    bed: Option<&Arc<B>>,
+    name: &str,
+    run: impl FnOnce(&B) -> Result<()> + Send + 'static,
+) -> Trial {
+    let bed = bed.cloned();
+    Trial::test(name, move || {
+        let bed = bed.ok_or("no test bed")?;
+        run(&bed).map_err(|error| format!("{error:#}").into())
+    })
+}
+
 /// Runs the trials. They are built twice: without a bed to list their names, and with it to run. `after` is called when
 /// they have ended; an error of it fails the run.
 pub(crate) fn run<B>(

@@ -37,13 +37,8 @@ fn main() -> ExitCode {
 }
 
 fn trials(bed: Option<&Arc<Bed>>) -> Vec<Trial> {
-    let trial = |name: &str, run: fn(&Bed) -> Result<()>| {
-        let bed = bed.cloned();
-        Trial::test(name, move || {
-            let bed = bed.ok_or("no control plane")?;
-            bed.cluster.run(|_| run(&bed)).map_err(|error| format!("{error:#}").into())
-        })
-    };
+    let trial =
+        |name: &str, run: fn(&Bed) -> Result<()>| testbed::trial(bed, name, move |bed| bed.cluster.run(|_| run(bed)));
     vec![
         trial("the_chart_renders_the_objects_of_the_manifests", drift::objects),
         trial("the_profile_of_the_serving_certificate_has_the_names_of_the_release", drift::profile),

@@ -45,13 +45,8 @@ fn main() -> ExitCode {
 }
 
 fn trials(bed: Option<&Arc<Bed>>) -> Vec<Trial> {
-    let trial = |name: &str, run: fn(&Bed) -> Result<()>| {
-        let bed = bed.cloned();
-        Trial::test(name, move || {
-            let bed = bed.ok_or("no control plane")?;
-            bed.main.run(|_| run(&bed)).map_err(|error| format!("{error:#}").into())
-        })
-    };
+    let trial =
+        |name: &str, run: fn(&Bed) -> Result<()>| testbed::trial(bed, name, move |bed| bed.main.run(|_| run(bed)));
     vec![
         trial("client_identity_bootstraps_and_works", lifecycle::bootstraps),
         trial("client_identity_in_a_secret", lifecycle::in_a_secret),

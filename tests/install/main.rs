@@ -134,12 +134,7 @@ fn in_network() -> Result<Bed> {
 
 fn trials(bed: Option<&Arc<Bed>>) -> Vec<Trial> {
     let trial = |name: &str, run: fn(&Bed) -> Result<()>| {
-        let bed = bed.cloned();
-        Trial::test(name, move || {
-            let bed = bed.ok_or("no node")?;
-            let ran = bed.cluster.run(|_| run(&bed)).with_context(|| bed.node.log_tail(40));
-            ran.map_err(|error| format!("{error:#}").into())
-        })
+        testbed::trial(bed, name, move |bed| bed.cluster.run(|_| run(bed)).with_context(|| bed.node.log_tail(40)))
     };
     vec![
         trial("webhooks_judge_from_install_to_uninstall_with_the_agents_certificate", release::lifecycle),

@@ -14,7 +14,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::Arguments;
 use serde_json::{Value, json};
 use testbed::{Agents, Authority, Cluster, Kept, Process, SOON, endpoint_slice, free_port, own_address, wait_for};
 
@@ -25,12 +25,8 @@ const WITHOUT_SERIES: &str = "trustspan_gatewaysecret_unreadable";
 
 fn main() -> ExitCode {
     let trials = |cluster: Option<&Arc<Cluster>>| {
-        let cluster = cluster.cloned();
         let name = "prometheus_has_every_series_and_alerts_of_the_rotation_that_is_late";
-        vec![Trial::test(name, move || {
-            let cluster = cluster.ok_or("no control plane")?;
-            cluster.run(scrape).map_err(|error| format!("{error:#}").into())
-        })]
+        vec![testbed::trial(cluster, name, |cluster| cluster.run(scrape))]
     };
     testbed::run_trials(&Arguments::from_args(), Cluster::boot, trials, Cluster::scan_for_keys)
 }

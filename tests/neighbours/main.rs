@@ -18,11 +18,7 @@ fn main() -> ExitCode {
 
 fn trials(cluster: Option<&Arc<Cluster>>) -> Vec<Trial> {
     let trial = |name: &str, run: fn(&Cluster) -> anyhow::Result<()>| {
-        let cluster = cluster.cloned();
-        Trial::test(name, move || {
-            let cluster = cluster.ok_or("no control plane")?;
-            cluster.run(run).map_err(|error| format!("{error:#}").into())
-        })
+        testbed::trial(cluster, name, move |cluster| cluster.run(run))
     };
     vec![
         trial(

@@ -40,12 +40,7 @@ fn main() -> ExitCode {
 
 fn trials(bed: Option<&Arc<Bed>>) -> Vec<Trial> {
     let trial = |name: &str, run: fn(&Bed) -> Result<()>| {
-        let bed = bed.cloned();
-        Trial::test(name, move || {
-            let bed = bed.ok_or("no node")?;
-            let ran = bed.cluster.run(|_| run(&bed)).with_context(|| bed.node.log_tail(40));
-            ran.map_err(|error| format!("{error:#}").into())
-        })
+        testbed::trial(bed, name, move |bed| bed.cluster.run(|_| run(bed)).with_context(|| bed.node.log_tail(40)))
     };
     vec![
         trial("rotation_reaches_a_paused_deployment_and_waits_for_its_restart", paused::rotation_waits),
