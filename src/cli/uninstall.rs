@@ -139,7 +139,7 @@ impl Dependents {
             for named in rewrite::names(Kind::of(&object), &object, &namespace) {
                 let user = registry.user_of(&named.place, named.name).filter(|user| user.managed_name() == named.name);
                 let Some(user) = user else { continue };
-                let field = named.pointer.trim_start_matches('/').replace('/', ".");
+                let field = named.pointer().trim_start_matches('/').replace('/', ".");
                 found.naming.push(format!("{title}: {field} names {}, of {}", named.name, titled(user)));
             }
         }

@@ -9,14 +9,16 @@ use crate::api::names::{ROTATION_HASH, UNDO};
 
 /// An annotation at a fixed path. The maps around it may be missing, null or empty.
 pub(super) struct AnnotationPath {
-    metadata: &'static str,
+    /// The fields to the metadata.
+    metadata: &'static [&'static str],
     key: &'static str,
 }
 
 /// The rotation hash, an annotation of the pod template.
-pub(super) const HASH: AnnotationPath = AnnotationPath { metadata: "/spec/template/metadata", key: ROTATION_HASH };
+pub(super) const HASH: AnnotationPath =
+    AnnotationPath { metadata: &["spec", "template", "metadata"], key: ROTATION_HASH };
 /// The record for undoing a rewrite, an annotation of the object.
-pub(super) const RECORD: AnnotationPath = AnnotationPath { metadata: "/metadata", key: UNDO };
+pub(super) const RECORD: AnnotationPath = AnnotationPath { metadata: &["metadata"], key: UNDO };
 
 /// Maximal size of all annotations of an object (`TotalAnnotationSizeLimitB` of apimachinery's validation).
 pub(super) const ANNOTATIONS: usize = 256 * 1024;
@@ -24,35 +26,33 @@ pub(super) const ANNOTATIONS: usize = 256 * 1024;
 impl AnnotationPath {
     /// The annotation's value.
     pub(super) fn read<'a>(&self, object: &'a Value) -> Option<&'a str> {
-        object.pointer(&self.pointer())?.as_str()
+        self.annotations(object)?.get(self.key)?.as_str()
     }
 
     /// The operation that sets the value, and its inverse. `None` if the value is set already, or if the fields around
     /// it are not maps.
     pub(super) fn set(&self, object: &Value, value: &str) -> Option<(PatchOperation, PatchOperation)> {
-        let mut fresh = json!(value);
-        for (pointer, key) in [(self.pointer(), self.key), (self.annotations(), "annotations")] {
-            let parent = pointer.rsplit_once('/')?.0;
-            match (object.pointer(parent), object.pointer(&pointer)) {
-                (Some(Value::Object(_)), None) => return Some((add(&pointer, fresh), remove(&pointer))),
-                (Some(Value::Object(_)), Some(old)) if old.is_null() || key == self.key => {
-                    let set = (*old != fresh).then(|| (replace(&pointer, fresh), replace(&pointer, old.clone())));
-                    return set;
-                }
-                (None | Some(Value::Null), _) => fresh = json!({ key: fresh }),
-                _ => return None,
+        let (metadata, annotations) = (self.metadata(object), self.annotations(object));
+        let (pointer, old, value) = match (metadata, annotations) {
+            (_, Some(Value::Object(all))) => (self.pointer(), all.get(self.key), json!(value)),
+            (Some(Value::Object(_)), None | Some(Value::Null)) => {
+                (self.annotations_pointer(), annotations, json!({ self.key: value }))
             }
-        }
-        match object.pointer(self.metadata) {
-            None => Some((add(self.metadata, fresh), remove(self.metadata))),
-            Some(Value::Null) => Some((replace(self.metadata, fresh), replace(self.metadata, Value::Null))),
-            Some(_) => None,
+            (None | Some(Value::Null), _) => {
+                (self.metadata_pointer(), metadata, json!({ "annotations": { self.key: value } }))
+            }
+            _ => return None,
+        };
+        match old {
+            None => Some((add(&pointer, value), remove(&pointer))),
+            Some(old) if *old == value => None,
+            Some(old) => Some((replace(&*pointer, value), replace(&*pointer, old.clone()))),
         }
     }
 
     /// The size of all annotations after this one was set to a value.
     pub(super) fn size_with(&self, object: &Value, value: &str) -> usize {
-        let others = object.pointer(&self.annotations()).and_then(Value::as_object).into_iter().flatten();
+        let others = self.annotations(object).and_then(Value::as_object).into_iter().flatten();
         let others = others.filter(|(key, _)| *key != self.key);
         let sizes = others.map(|(key, value)| key.len() + value.as_str().map_or(0, str::len));
         self.key.len() + value.len() + sizes.sum::<usize>()
@@ -65,13 +65,14 @@ impl AnnotationPath {
 
     /// The operation that undoes the value by a recorded inverse. A map that has gained other entries since keeps them.
     pub(super) fn restore(&self, object: &Value, inverse: &PatchOperation) -> PatchOperation {
-        let size = |pointer: &str| object.pointer(pointer).and_then(Value::as_object).map_or(0, serde_json::Map::len);
+        let size = |map: Option<&Value>| map.and_then(Value::as_object).map_or(0, serde_json::Map::len);
         let path = inverse.path().as_str();
-        let is_only = size(&self.annotations()) == 1;
-        if self.is_at(inverse) || is_only && (path == self.annotations() || size(self.metadata) == 1) {
+        let is_only = size(self.annotations(object)) == 1;
+        let is_alone = || path == self.annotations_pointer() || size(self.metadata(object)) == 1;
+        if self.is_at(inverse) || is_only && is_alone() {
             inverse.clone()
-        } else if is_only && path == self.metadata {
-            remove(&self.annotations())
+        } else if is_only && path == self.metadata_pointer() {
+            remove(&self.annotations_pointer())
         } else {
             self.unset()
         }
@@ -81,7 +82,7 @@ impl AnnotationPath {
     /// edits an object can write a record, so other operations are ignored.
     pub(super) fn owns(&self, operation: &PatchOperation) -> bool {
         let path = operation.path().as_str();
-        let ours = self.is_at(operation) || path == self.annotations() || path == self.metadata;
+        let ours = self.is_at(operation) || path == self.annotations_pointer() || path == self.metadata_pointer();
         ours && match operation {
             PatchOperation::Remove(_) => true,
             PatchOperation::Replace(ReplaceOperation { value: Value::String(_), .. }) => self.is_at(operation),
@@ -95,12 +96,24 @@ impl AnnotationPath {
         operation.path().as_str() == self.pointer()
     }
 
-    fn annotations(&self) -> String {
-        format!("{}/annotations", self.metadata)
+    fn metadata<'a>(&self, object: &'a Value) -> Option<&'a Value> {
+        self.metadata.iter().try_fold(object, |value, field| value.get(field))
+    }
+
+    fn annotations<'a>(&self, object: &'a Value) -> Option<&'a Value> {
+        self.metadata(object)?.get("annotations")
+    }
+
+    fn metadata_pointer(&self) -> String {
+        format!("/{}", self.metadata.join("/"))
+    }
+
+    fn annotations_pointer(&self) -> String {
+        self.metadata_pointer() + "/annotations"
     }
 
     fn pointer(&self) -> String {
-        format!("{}/{}", self.annotations(), escape(self.key))
+        self.annotations_pointer() + "/" + &escape(self.key)
     }
 }
 

@@ -22,7 +22,7 @@ use crate::api::{Kind, SourceKind};
 use crate::registry::{Place, Registry, RewriteBlocker};
 use crate::trust::credential::CA_KEYS;
 use annotation::HASH;
-use json_path::field;
+use json_path::{JsonPath, field};
 use kinds::Reference;
 use patch_builder::PatchBuilder;
 use rotation_hash::RotationHash;
@@ -59,8 +59,7 @@ impl Outcome {
 /// A reference to a Secret or ConfigMap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named<'a> {
-    /// JSON Pointer of the field that names it.
-    pub pointer: String,
+    node: JsonPath<'a>,
     /// The name.
     pub name: &'a str,
     /// The namespaces in which it is looked up.
@@ -85,7 +84,14 @@ pub fn tls_settings<'a>(kind: Kind<'_>, object: &'a Value, namespace: &'a str) -
 
 impl<'a> From<Reference<'a>> for Named<'a> {
     fn from(Reference { node, name, place, .. }: Reference<'a>) -> Self {
-        Self { pointer: node.pointer(), name, place }
+        Self { node, name, place }
+    }
+}
+
+impl Named<'_> {
+    /// JSON Pointer of the field that names it.
+    pub fn pointer(&self) -> String {
+        self.node.pointer()
     }
 }
 

@@ -65,11 +65,10 @@ impl<'a> PatchBuilder<'a> {
         if !record.is_empty() {
             let created_map = RECORD.set(self.before, "").map(|(_, unset)| unset).filter(|unset| !RECORD.is_at(unset));
             record.extend(known.iter().find(|entry| RECORD.owns(entry)).cloned().or(created_map));
-            let text = Patch(record).to_string();
-            unrecorded = RECORD.size_with(self.before, &text) > ANNOTATIONS;
-            if !unrecorded {
-                patch.extend(RECORD.set(self.before, &text).map(|(set, _)| set));
-            }
+            let text = serde_json::to_string(&record).ok();
+            let text = text.filter(|text| RECORD.size_with(self.before, text) <= ANNOTATIONS);
+            unrecorded = text.is_none();
+            patch.extend(text.and_then(|text| RECORD.set(self.before, &text)).map(|(set, _)| set));
         } else if RECORD.read(self.before).is_some() {
             patch.push(RECORD.unset());
         }

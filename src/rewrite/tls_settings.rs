@@ -6,14 +6,14 @@
 //! `pilot/pkg/config/kube/gateway/conversion.go`.
 
 use super::Named;
-use super::json_path::field;
+use super::json_path::{JsonPath, field};
 use crate::registry::Place;
 
 /// The TLS settings of one server, listener or upstream.
 #[derive(Clone, Debug)]
 pub struct TlsSettings<'a> {
-    /// JSON Pointer of the field that determines the CAs.
-    pub pointer: String,
+    /// The field that determines the CAs.
+    pub(super) deciding_field: JsonPath<'a>,
     /// The Secrets whose certificates are presented, in order.
     pub presents: Vec<Named<'a>>,
     /// The source of the peers' CAs.
@@ -54,8 +54,13 @@ pub enum TrustSource<'a> {
 }
 
 impl TlsSettings<'_> {
+    /// JSON Pointer of the field that determines the CAs.
+    pub fn pointer(&self) -> String {
+        self.deciding_field.pointer()
+    }
+
     /// The field that determines the CAs, as users write it.
     pub fn field(&self) -> String {
-        field(&self.pointer)
+        field(&self.pointer())
     }
 }

@@ -349,8 +349,9 @@ fn hosts<'n>(gateway: &Value, names: impl Iterator<Item = &'n Named<'n>>) -> Vec
     // Only a Secret named at `/spec/servers/0/tls/credentialName` and the like serves hosts. The servers are indexed,
     // since a Gateway may have thousands.
     let place = |named: &'n Named<'n>| -> Option<(&str, usize)> {
-        let mut steps = named.pointer.split('/').skip(2);
-        let list = steps.next().filter(|list| ["servers", "listeners"].contains(list))?;
+        let pointer = named.pointer();
+        let mut steps = pointer.split('/').skip(2);
+        let list = steps.next().and_then(|step| ["servers", "listeners"].into_iter().find(|list| *list == step))?;
         Some((list, steps.next()?.parse().ok()?))
     };
     let places: BTreeSet<_> = names.filter_map(place).collect();

@@ -149,7 +149,7 @@ fn readers_of(entry: &Entry, object: &Value, pods: &[&Value]) -> Vec<TlsReader> 
         }
         let trust = trust(&settings.trust, entry, kind);
         let is_verified = trust != ReaderTrust::NotVerified;
-        let is_rewritten = record.contains(&format!("\"{}\"", settings.pointer));
+        let is_rewritten = record.contains(&format!("\"{}\"", settings.pointer()));
         readers.push(TlsReader {
             object: format!("{} {}/{}", kind.kind, text("namespace"), text("name")),
             field: settings.field(),

@@ -1,4 +1,4 @@
-//! Parses the JSON of a review within a limit of memory.
+//! Parses the objects of a review within a limit of memory.
 //!
 //! In a tree of [`Value`]s, seven bytes of JSON (`{"":0},`) take three hundred bytes of memory. Each allocation is therefore counted before it is
 //! made, and parsing stops at the limit. Fields that no decision needs are not kept: etcd stores a few bytes for an entry of
@@ -9,6 +9,8 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
+
+use super::limits::SMALL_BODY;
 
 /// Bytes of an entry of a map, with its hash (indexmap's `Bucket`).
 const ENTRY: usize = size_of::<(usize, String, Value)>();
@@ -29,34 +31,40 @@ pub(super) enum BoundedJsonError {
     TooCostly,
 }
 
-/// Parses a review. `limit` is the memory for it in bytes, without the body itself.
-pub(super) fn parse(body: &[u8], limit: usize) -> Result<Value, BoundedJsonError> {
-    let budget = Budget { left: Cell::new(limit), is_exceeded: Cell::new(false) };
-    let parsed = budget.charge::<serde_json::Error>(scratch(body)).and_then(|()| {
-        let mut json = serde_json::Deserializer::from_slice(body);
-        let value = Seed { budget: &budget, place: Place::Review }.deserialize(&mut json)?;
-        json.end().map(|()| value)
-    });
-    parsed.map_err(
-        |error| if budget.is_exceeded.get() { BoundedJsonError::TooCostly } else { BoundedJsonError::Json(error) },
-    )
-}
-
-/// The most that serde_json's buffer can take, while it grows: it holds each text with an escape, and a byte for each level of a value that
-/// is skipped.
-fn scratch(body: &[u8]) -> usize {
-    let longest =
-        if body.contains(&b'\\') { body.len() } else { body.iter().filter(|byte| matches!(byte, b'[' | b'{')).count() };
-    2 * longest
-}
-
-/// The memory that is left.
-struct Budget {
+/// The memory that is left for a review, in bytes, without the body itself.
+pub(super) struct Budget {
     left: Cell<usize>,
     is_exceeded: Cell<bool>,
 }
 
 impl Budget {
+    pub(super) fn new(bytes: usize) -> Self {
+        Self { left: Cell::new(bytes), is_exceeded: Cell::new(false) }
+    }
+
+    /// Counts the most that serde_json's buffer can take, while it grows: it holds each text with an escape, and a byte for each level of a value
+    /// that is skipped. Texts with an escape that are not part of an object are copied.
+    pub(super) fn charge_scratch(&self, body: &[u8]) -> Result<(), BoundedJsonError> {
+        // Counting a small body takes longer than it is worth.
+        let bytes = if body.len() <= SMALL_BODY || body.contains(&b'\\') {
+            3 * body.len()
+        } else {
+            2 * body.iter().filter(|byte| matches!(byte, b'[' | b'{')).count()
+        };
+        self.charge(bytes).map_err(|error| self.error(error))
+    }
+
+    /// Parses an object of the review.
+    pub(super) fn parse(&self, object: &[u8]) -> Result<Value, BoundedJsonError> {
+        let mut json = serde_json::Deserializer::from_slice(object);
+        let parsed = Seed { budget: self, place: Place::Object }.deserialize(&mut json);
+        parsed.and_then(|value| json.end().map(|()| value)).map_err(|error| self.error(error))
+    }
+
+    fn error(&self, error: serde_json::Error) -> BoundedJsonError {
+        if self.is_exceeded.get() { BoundedJsonError::TooCostly } else { BoundedJsonError::Json(error) }
+    }
+
     fn charge<E: Error>(&self, bytes: usize) -> Result<(), E> {
         let Some(left) = self.left.get().checked_sub(bytes) else {
             self.is_exceeded.set(true);
@@ -132,8 +140,6 @@ fn map_capacity(capacity: usize) -> usize {
 /// Where a value is, as far as that says which fields are kept, and what a verdict copies of them.
 #[derive(Clone, Copy)]
 enum Place {
-    Review,
-    Request,
     Object,
     Metadata,
     Owners,
@@ -147,17 +153,10 @@ impl Place {
     /// Where the value of a field is; `None` if no decision needs it.
     fn field(self, key: &str) -> Option<Self> {
         match (self, key) {
-            (Self::Review, "request") => Some(Self::Request),
-            (Self::Review, "apiVersion" | "kind") => Some(Self::Texts),
-            (Self::Request, "object" | "oldObject") => Some(Self::Object),
-            (
-                Self::Request,
-                "uid" | "kind" | "operation" | "subResource" | "namespace" | "name" | "userInfo" | "dryRun",
-            ) => Some(Self::Texts),
             (Self::Object, "metadata") => Some(Self::Metadata),
             (Self::Object, "data" | "binaryData" | "stringData") => Some(Self::Texts),
             (Self::Metadata, "ownerReferences") => Some(Self::Owners),
-            (Self::Review | Self::Request, _) | (Self::Metadata, "managedFields" | "finalizers") => None,
+            (Self::Metadata, "managedFields" | "finalizers") => None,
             (Self::Owners, _) => (key == "uid").then_some(Self::Texts),
             (Self::Metadata | Self::Texts, _) => Some(Self::Texts),
             (Self::Object | Self::Fields, _) => Some(Self::Fields),
@@ -282,6 +281,7 @@ impl<'b> Visitor<'_> for Key<'b> {
 mod tests {
     use super::*;
     use crate::webhook::Limits;
+    use crate::webhook::review::{Review, ReviewError};
 
     /// Bytes of an object that etcd stores: `--max-request-bytes`.
     const STORED: usize = 1536 * 1024;
@@ -295,10 +295,10 @@ mod tests {
     }
 
     fn is_parsed(body: &str) -> bool {
-        match parse(body.as_bytes(), Limits::default().review) {
+        match Review::parse(body.as_bytes(), Limits::default().review) {
             Ok(_) => true,
-            Err(BoundedJsonError::TooCostly) => false,
-            Err(BoundedJsonError::Json(error)) => panic!("{error}"),
+            Err(ReviewError::TooCostly(_)) => false,
+            Err(error) => panic!("{error}"),
         }
     }
 
@@ -351,20 +351,20 @@ mod tests {
     fn stops_before_a_tree_is_larger_than_the_limit() {
         for unit in [r#"{"":0},"#, r#"{"":[0]},"#, "0,", "[],", "[[0]],", r#""a","#, r#"{"":{"":{"":{}}}},"#] {
             let body = format!("[{}0]", unit.repeat((8 << 20) / unit.len()));
-            assert!(!is_parsed(&format!(r#"{{"request":{{"object":{body}}}}}"#)), "{unit}");
+            assert!(!is_parsed(&update(&body)), "{unit}");
         }
         // A text with an escape is in a buffer first.
-        assert!(!is_parsed(&format!(r#"{{"kind":"\n{}"}}"#, "a".repeat(20 << 20))));
+        assert!(!is_parsed(&update(&format!(r#"{{"data":{{"k":"\n{}"}}}}"#, "a".repeat(10 << 20)))));
         // A skipped value takes a byte for each level.
         assert!(!is_parsed(&"[".repeat(40 << 20)));
     }
 
     #[test]
     fn reads_the_same_values_as_serde_json() {
-        let body = update(r#"{"a":[1,-1,1.5,true,null,"é\n",{}],"b":{"c":{"d":[]}},"data":{"k":"v","k":"w"}}"#);
-        let (own, other): (Value, Value) =
-            (parse(body.as_bytes(), 1 << 20).unwrap(), serde_json::from_str(&body).unwrap());
-        assert_eq!(own["request"]["object"], other["request"]["object"]);
+        let object = r#"{"a":[1,-1,1.5,true,null,"é\n",{}],"b":{"c":{"d":[]}},"data":{"k":"v","k":"w"}}"#;
+        let own = Budget::new(1 << 20).parse(object.as_bytes()).unwrap();
+        let other: Value = serde_json::from_str(object).unwrap();
+        assert_eq!(own, other);
         assert_eq!(own.to_string(), other.to_string());
     }
 }

@@ -102,6 +102,10 @@ impl<IO: AsyncRead + Unpin> AsyncRead for TimeoutStream<IO> {
         if buf.filled().len() > before && self.open.phase().0 == Phase::Idle {
             self.open.enter(Phase::Head);
         }
+        // A head that arrives at once needs no timer.
+        if poll.is_ready() {
+            return poll;
+        }
         // The timeout also ends a connection without a request.
         match self.open.phase() {
             (Phase::Head, since) if self.head.as_ref().is_none_or(|(began, _)| *began != since) => {

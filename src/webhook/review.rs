@@ -1,12 +1,18 @@
 //! Parses an `admission.k8s.io/v1` AdmissionReview.
 //!
-//! Any caller that reaches the port may send one, so it is hostile until proven otherwise. Only the fields that decisions need are parsed;
+//! Any caller that reaches the port may send one, so it is hostile until proven otherwise. Only the fields that decisions need are parsed, and
+//! their texts stay in the body;
 //! `object` and `oldObject` stay untyped, so that unknown fields and number formats are preserved.
 
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde_json::Value;
 use serde_json::error::Category;
+use serde_json::value::RawValue;
 
-use super::bounded_json::{self, BoundedJsonError};
+use super::bounded_json::{BoundedJsonError, Budget};
 use crate::admission::{Kind, Operation, Request};
 
 /// The only supported `apiVersion`.
@@ -17,24 +23,86 @@ pub const KIND: &str = "AdmissionReview";
 /// Bytes of `request.uid`, which the response repeats. Kubernetes sends 36.
 const UID_LIMIT: usize = 1024;
 
-/// Fields of a review that are texts.
-const TEXTS: [&str; 8] = [
-    "request.subResource",
-    "request.namespace",
-    "request.name",
-    "request.kind.group",
-    "request.kind.version",
-    "request.kind.kind",
-    "request.operation",
-    "request.userInfo.username",
-];
-
 /// A valid review. Has no `Debug`: the objects may contain private keys.
-pub struct Review {
-    /// `request.uid`; the response repeats it.
-    pub uid: String,
+pub struct Review<'b> {
     operation: Operation,
-    review: Value,
+    kind: KindFields<'b>,
+    request: RequestFields<'b>,
+    object: Value,
+    old_object: Value,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ReviewFields<'b> {
+    #[serde(borrow)]
+    api_version: Text<'b>,
+    kind: Text<'b>,
+    request: Option<RequestFields<'b>>,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct RequestFields<'b> {
+    #[serde(borrow)]
+    uid: Text<'b>,
+    kind: Option<KindFields<'b>>,
+    sub_resource: Text<'b>,
+    namespace: Text<'b>,
+    name: Text<'b>,
+    operation: Text<'b>,
+    user_info: Option<UserFields<'b>>,
+    dry_run: Option<bool>,
+    object: Option<&'b RawValue>,
+    old_object: Option<&'b RawValue>,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct KindFields<'b> {
+    #[serde(borrow)]
+    group: Text<'b>,
+    version: Text<'b>,
+    kind: Text<'b>,
+}
+
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct UserFields<'b> {
+    #[serde(borrow)]
+    username: Text<'b>,
+}
+
+/// A text; empty if the field is missing or null.
+#[derive(Default)]
+struct Text<'b>(Cow<'b, str>);
+
+impl<'de: 'b, 'b> Deserialize<'de> for Text<'b> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TextVisitor).map(Self)
+    }
+}
+
+struct TextVisitor;
+
+impl<'de> Visitor<'de> for TextVisitor {
+    type Value = Cow<'de, str>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a text")
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(Cow::Borrowed(""))
+    }
+
+    fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(Cow::Borrowed(text))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Cow::Owned(text.to_owned()))
+    }
 }
 
 /// Why a body is not a valid review. Never quotes the objects.
@@ -46,7 +114,7 @@ pub enum ReviewError {
     Json {
         /// The kind of error.
         what: &'static str,
-        /// Line, from 1.
+        /// Line, from 1: of the body, or of an object in it that is nested too deeply.
         line: usize,
         /// Column, from 1.
         column: usize,
@@ -55,8 +123,13 @@ pub enum ReviewError {
     #[error("parsed, the review would take more than {0} bytes of memory")]
     TooCostly(usize),
     /// A field of the review has another type.
-    #[error("the body has a field of the wrong type for an AdmissionReview: {0:?}")]
-    WrongType(&'static str),
+    #[error("the body has a field of the wrong type for an AdmissionReview at line {line}, column {column}")]
+    WrongType {
+        /// Line, from 1.
+        line: usize,
+        /// Column, from 1.
+        column: usize,
+    },
     /// `apiVersion` and `kind` are not those of a review.
     #[error("the body is {found}, expected {API_VERSION} {KIND}")]
     NotAReview {
@@ -74,46 +147,31 @@ pub enum ReviewError {
     Operation,
 }
 
-impl Review {
+impl<'b> Review<'b> {
     /// Parses the body of a request. `memory` is the limit in bytes for what is parsed.
     ///
     /// # Errors
     /// If the body is not JSON, takes too much memory, is not a review of the supported version, or has no request, uid, kind or operation.
-    pub fn parse(body: &[u8], memory: usize) -> Result<Self, ReviewError> {
-        // serde_json rejects more than 128 levels, so neither parsing nor dropping a value can exhaust the stack.
-        let review = bounded_json::parse(body, memory).map_err(|error| match error {
+    pub fn parse(body: &'b [u8], memory: usize) -> Result<Self, ReviewError> {
+        let budget = Budget::new(memory);
+        let error = |error| match error {
             BoundedJsonError::Json(error) => ReviewError::json(&error),
             BoundedJsonError::TooCostly => ReviewError::TooCostly(memory),
-        })?;
-        for (field, is_right) in [
-            ("", review.is_object()),
-            ("request", review["request"].is_null() || review["request"].is_object()),
-            ("request.kind", review["request"]["kind"].is_null() || review["request"]["kind"].is_object()),
-            ("request.dryRun", review["request"]["dryRun"].is_null() || review["request"]["dryRun"].is_boolean()),
-        ] {
-            if !is_right {
-                return Err(ReviewError::WrongType(field));
-            }
-        }
-        let (version, kind) = (text(&review, "apiVersion")?, text(&review, "kind")?);
+        };
+        budget.charge_scratch(body).map_err(error)?;
+        let fields: ReviewFields<'b> = serde_json::from_slice(body).map_err(|error| ReviewError::json(&error))?;
+        let (version, kind) = (&*fields.api_version.0, &*fields.kind.0);
         if version != API_VERSION || kind != KIND {
             return Err(ReviewError::NotAReview { found: found(version, kind) });
         }
-        if review["request"].is_null() {
-            return Err(ReviewError::Missing("request"));
-        }
-        for field in TEXTS {
-            text(&review, field)?;
-        }
-        let uid = match text(&review, "request.uid")? {
+        let mut request = fields.request.ok_or(ReviewError::Missing("request"))?;
+        match &*request.uid.0 {
             "" => return Err(ReviewError::Missing("request.uid")),
             uid if uid.len() > UID_LIMIT => return Err(ReviewError::LongUid),
-            uid => uid.to_owned(),
-        };
-        if review["request"]["kind"].is_null() {
-            return Err(ReviewError::Missing("request.kind"));
+            _ => {}
         }
-        let operation = match text(&review, "request.operation")? {
+        let kind = request.kind.take().ok_or(ReviewError::Missing("request.kind"))?;
+        let operation = match &*request.operation.0 {
             "CREATE" => Operation::Create,
             "UPDATE" => Operation::Update,
             "DELETE" => Operation::Delete,
@@ -121,60 +179,57 @@ impl Review {
             "" => return Err(ReviewError::Missing("request.operation")),
             _ => return Err(ReviewError::Operation),
         };
-        Ok(Self { uid, operation, review })
+        // serde_json rejects more than 128 levels, so neither parsing nor dropping a value can exhaust the stack.
+        let object = |raw: Option<&RawValue>| {
+            raw.map_or(Ok(Value::Null), |raw| budget.parse(raw.get().as_bytes()).map_err(error))
+        };
+        let (object, old_object) = (object(request.object)?, object(request.old_object)?);
+        Ok(Self { operation, kind, request, object, old_object })
+    }
+
+    /// `request.uid`; the response repeats it.
+    pub fn uid(&self) -> &str {
+        &self.request.uid.0
     }
 
     /// Whether nothing is stored, whatever the response.
     pub fn is_dry_run(&self) -> bool {
-        self.review["request"]["dryRun"] == true
+        self.request.dry_run == Some(true)
     }
 
     /// The request to decide on. `agent` is the username of trustspan's agent.
     pub fn request(&self, agent: &str) -> Request<'_> {
-        // Their types were checked.
-        let text = |field| text(&self.review, field).unwrap_or_default();
-        let object = |field| Some(&self.review["request"][field]).filter(|object| !object.is_null());
-        let username = text("request.userInfo.username");
+        let Self { operation, kind: KindFields { group, version, kind }, request, object, old_object } = self;
+        let username = request.user_info.as_ref().map_or("", |user| &*user.username.0);
+        let present = |object| Some(object).filter(|object: &&Value| !object.is_null());
         Request {
-            operation: self.operation,
-            kind: Kind {
-                group: text("request.kind.group"),
-                version: text("request.kind.version"),
-                kind: text("request.kind.kind"),
-            },
-            sub_resource: text("request.subResource"),
-            namespace: text("request.namespace"),
-            name: text("request.name"),
+            operation: *operation,
+            kind: Kind { group: &group.0, version: &version.0, kind: &kind.0 },
+            sub_resource: &request.sub_resource.0,
+            namespace: &request.namespace.0,
+            name: &request.name.0,
             username,
             by_agent: username == agent,
             may_break_glass: false,
             in_guarded_namespace: false,
             decides_trust: false,
-            object: object("object"),
-            old_object: object("oldObject"),
+            object: present(object),
+            old_object: present(old_object),
         }
-    }
-}
-
-/// A text; empty if the field is missing or null.
-fn text<'r>(review: &'r Value, field: &'static str) -> Result<&'r str, ReviewError> {
-    match field.split('.').try_fold(review, |value, name| value.get(name)) {
-        None | Some(Value::Null) => Ok(""),
-        Some(Value::String(text)) => Ok(text),
-        Some(_) => Err(ReviewError::WrongType(field)),
     }
 }
 
 impl ReviewError {
     fn json(error: &serde_json::Error) -> Self {
+        let (line, column) = (error.line(), error.column());
+        // The message of serde_json may quote a value; these do not.
         let what = match error.classify() {
-            // The message of serde_json may quote a value of the object; these do not.
-            Category::Data => "a value of an unknown type",
+            Category::Data => return Self::WrongType { line, column },
             Category::Eof => "an unexpected end",
             Category::Syntax if error.to_string().starts_with("recursion limit exceeded") => "more than 128 levels",
             Category::Syntax | Category::Io => "a syntax error",
         };
-        Self::Json { what, line: error.line(), column: error.column() }
+        Self::Json { what, line, column }
     }
 }
 
@@ -202,7 +257,7 @@ mod tests {
             "namespace":"ns","name":"n","userInfo":{"username":"me","groups":["a"]},"object":{"x":1.0},"oldObject":null}}"#;
         let review = Review::parse(body, MEMORY).ok().unwrap();
         let request = review.request("agent");
-        assert_eq!(review.uid, "u");
+        assert_eq!(review.uid(), "u");
         assert_eq!(request.operation, Operation::Update);
         assert_eq!(request.kind, Kind { group: "apps", version: "v1", kind: "Deployment" });
         assert_eq!(
@@ -221,7 +276,8 @@ mod tests {
         let kind = r#""kind":{"kind":"Secret","version":"v1"}"#;
         for (body, expected) in [
             (String::new(), "not JSON that can be parsed: an unexpected end at line 1, column 0"),
-            ("[]".to_owned(), "a field of the wrong type"),
+            ("7".to_owned(), "a field of the wrong type for an AdmissionReview at line 1, column 1"),
+            (review(r#","request":{"uid":{}}"#), "a field of the wrong type"),
             ("{}".to_owned(), "the body is without apiVersion and kind, expected admission.k8s.io/v1 AdmissionReview"),
             (
                 review("").replace("/v1", "/v1beta1"),
@@ -243,11 +299,16 @@ mod tests {
     fn limits_the_depth() {
         for (open, close) in [("[", "]"), (r#"{"a":"#, "}")] {
             let deep = format!("{}1{}", open.repeat(10_000), close.repeat(10_000));
-            let body = format!(r#"{{"apiVersion":"{API_VERSION}","kind":"{KIND}","request":{{"object":{deep}}}}}"#);
-            assert!(error(&body).contains("more than 128 levels"));
-            assert!(
-                error(&deep).contains("not JSON that can be parsed") || error(&deep).contains("without apiVersion")
-            );
+            let review = |field: &str| {
+                format!(
+                    r#"{{"apiVersion":"{API_VERSION}","kind":"{KIND}","request":{{"uid":"u","kind":{{"kind":"Secret"}},"operation":"CREATE",
+                    "{field}":{deep}}}}}"#
+                )
+            };
+            assert!(error(&review("object")).contains("more than 128 levels"));
+            // A field that is skipped takes a byte for each level.
+            assert_eq!(error(&review("other")), "");
+            assert!(!error(&deep).is_empty());
         }
     }
 

@@ -89,7 +89,7 @@ const fn validate(in_guarded_namespace: bool, decides_trust: bool, may_break_gla
 struct Judged {
     subject: ReviewedObject,
     decision: Decision,
-    answer: Vec<u8>,
+    answer: String,
     is_dry_run: bool,
 }
 
@@ -180,7 +180,7 @@ impl Webhook {
         path: Path,
         request: HttpRequest,
         subject: &mut ReviewedObject,
-    ) -> Result<Vec<u8>, HttpError> {
+    ) -> Result<String, HttpError> {
         if !is_json(request.headers()) {
             return Err(HttpError(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -232,7 +232,6 @@ impl Webhook {
             };
             HttpError(status, error.to_string())
         })?;
-        drop(body);
         let mut request = review.request(&self.agent);
         let subject = ReviewedObject::of(request.kind, request.operation);
         let now = Timestamp::now();
@@ -243,7 +242,7 @@ impl Webhook {
                 (self.decide.validate)(&request, registry, &self.severities, now)
             }
         };
-        let answer = answer(&review.uid, &decision).map_err(|_| internal())?;
+        let answer = answer(review.uid(), &decision).map_err(|_| internal())?;
         Ok(Judged { subject, decision, answer, is_dry_run: review.is_dry_run() })
     }
 }

@@ -61,7 +61,7 @@ fn tls_settings<'a>(object: &'a Value, namespace: &'a str) -> Vec<TlsSettings<'a
         let trust = if verifies { Credential::parse(name).cacert(&node, &proxies) } else { TrustSource::NotVerified };
         let presents = reference(&tls, &proxies).filter(|_| mode == Some("MUTUAL")).map(Named::from);
         Some(TlsSettings {
-            pointer: node.pointer(),
+            deciding_field: node,
             presents: presents.into_iter().collect(),
             trust,
             is_upstream: true,

@@ -35,7 +35,7 @@ fn tls_settings<'a>(object: &'a Value, namespace: &'a str) -> Vec<TlsSettings<'a
         .flat_map(|list| validation.get(list).items().filter_map(|pin| pin.text()).collect::<Vec<_>>())
         .collect();
     let of = |node: JsonPath<'a>| TlsSettings {
-        pointer: node.get("name").pointer(),
+        deciding_field: node.get("name"),
         presents: presents.clone(),
         trust: authority(&node, namespace, "Secret"),
         is_upstream: false,

@@ -88,7 +88,7 @@ fn tls_settings<'a>(object: &'a Value, namespace: &'a str) -> Vec<TlsSettings<'a
     let client = tls.path(&["backend", "clientCertificateRef"]);
     // The CAs for upstreams are in BackendTLSPolicies.
     all.extend(secret(&client, namespace).map(|reference| TlsSettings {
-        pointer: reference.node.pointer(),
+        deciding_field: reference.node,
         presents: vec![Named::from(reference)],
         trust: TrustSource::NotVerified,
         is_upstream: true,
@@ -112,7 +112,7 @@ fn of_listener<'a>(listener: &JsonPath<'a>, gateway: &JsonPath<'a>, namespace: &
     let is_mutual = matches!(tls.value["options"][TERMINATE_MODE].as_str(), Some("MUTUAL" | "OPTIONAL_MUTUAL"));
     let hosts: Vec<_> = listener.get("hostname").text().into_iter().collect();
     let settings = |node: JsonPath<'a>, trust| TlsSettings {
-        pointer: node.pointer(),
+        deciding_field: node,
         presents: certificates.iter().cloned().map(Named::from).collect(),
         trust,
         is_upstream: false,

@@ -83,7 +83,8 @@ impl<'a> ServedSecrets<'a> {
         }
         let all = rewrite::tls_settings(kind, object, own);
         for named in rewrite::names(kind, object, own) {
-            let Some((server, settings)) = served_by(object, &named.pointer) else { continue };
+            let pointer = named.pointer();
+            let Some((server, settings)) = served_by(object, &pointer) else { continue };
             let (name, selector) = (named.name, selector(named.clone()));
             let places = match (&named.place, &selector) {
                 (Place::Namespace(namespace) | Place::Granted { namespace, .. }, _) => vec![(*namespace, false)],
@@ -106,7 +107,7 @@ impl<'a> ServedSecrets<'a> {
                 let served = self.by_place.entry((namespace, name));
                 let served = served.or_insert_with(|| ServedSecret { namespace, name, uses: Vec::new() });
                 let asks_clients = asks_clients(object, settings);
-                let config_maps: Vec<_> = trust_of(&all, &named.pointer).collect();
+                let config_maps: Vec<_> = trust_of(&all, &pointer).collect();
                 let ca_from =
                     settings["caCertCredentialName"].as_str().filter(|ca| *ca != name && config_maps.is_empty());
                 served.uses.push(Use {
@@ -127,7 +128,7 @@ impl<'a> ServedSecrets<'a> {
 /// The ConfigMaps by which a server verifies clients. The server is the one that presents the Secret named at a JSON
 /// pointer.
 fn trust_of<'s, 'a>(all: &'s [TlsSettings<'a>], pointer: &'s str) -> impl Iterator<Item = (&'a str, &'a str)> + 's {
-    let presents = move |settings: &&TlsSettings<'_>| settings.presents.iter().any(|named| named.pointer == pointer);
+    let presents = move |settings: &&TlsSettings<'_>| settings.presents.iter().any(|named| named.pointer() == pointer);
     all.iter().filter(presents).filter_map(|settings| match settings.trust {
         TrustSource::ConfigMap { namespace, name } => Some((namespace, name)),
         _ => None,

@@ -129,7 +129,10 @@ async fn rejects_bodies_that_are_no_review() {
         ("{\"apiVersion\": \"admis".to_owned(), "an unexpected end"),
         (review().to_string().replace("k8s.io/v1", "k8s.io/v1beta1"), "expected admission.k8s.io/v1 AdmissionReview"),
         (review().to_string().replace("u-1", ""), "has no request.uid"),
-        (review().to_string().replace(r#"{"kind":"Secret"}"#, &"[".repeat(10_000)), "more than 128 levels"),
+        (
+            review().to_string().replace(r#"{"kind":"Secret"}"#, &("[".repeat(10_000) + &"]".repeat(10_000))),
+            "more than 128 levels",
+        ),
     ] {
         let (status, message) = post(&webhook, "/validate", body).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{message}");
