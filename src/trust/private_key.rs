@@ -1,7 +1,7 @@
 //! Private keys, read only to check whether they belong to a certificate.
 
 use rustls::SignatureAlgorithm;
-use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls::crypto::aws_lc_rs::sign::{any_ecdsa_type, any_supported_type};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer};
 
 use super::der::{CONSTRUCTED, CONTEXT, Cbs, INTEGER, OCTET_STRING, SEQUENCE};
@@ -78,8 +78,12 @@ fn derive(block: &Block) -> Option<Vec<u8>> {
         _ => None,
     };
     // `d2i_PrivateKey` accepts PKCS#8 under a traditional label if it is a key of that type.
-    let plain =
-        || any_supported_type(&PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(der))).ok().filter(|_| is_version_0(der));
+    let plain = || {
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(der));
+        // `any_supported_type` would derive the public key of an EC key twice, since it tries RSA before.
+        let read = if is_elliptic(der) { any_ecdsa_type } else { any_supported_type };
+        read(&key).ok().filter(|_| is_version_0(der))
+    };
     // `EC_KEY_parse_private_key`: SEC1 must name its curve (RFC 5915 section 3), which other readers infer from the key's length.
     let key = labelled
         .and_then(|key| any_supported_type(&key).ok())
@@ -114,6 +118,12 @@ pub(super) fn names_its_curve(der: &[u8]) -> bool {
 fn is_version_0(der: &[u8]) -> bool {
     let version = Cbs(der).take(SEQUENCE, "").and_then(|mut outer| outer.take(INTEGER, ""));
     version.is_ok_and(|version| version.0 == [0])
+}
+
+/// Whether PKCS#8 (RFC 5208 section 5) has a key of algorithm id-ecPublicKey (RFC 5480 section 2.1.1).
+fn is_elliptic(der: &[u8]) -> bool {
+    const ID_EC_PUBLIC_KEY: &[u8] = &[0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
+    matches!(fields(der).as_slice(), [_, (SEQUENCE, algorithm), ..] if algorithm.starts_with(ID_EC_PUBLIC_KEY))
 }
 
 /// Whether AWS-LC reads a key that BoringSSL does not (measured).
