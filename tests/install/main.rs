@@ -38,13 +38,14 @@ use tokio::runtime::{Builder, Runtime};
 const INSIDE: &str = "TRUSTSPAN_BED_INSTALL_INSIDE";
 /// The image to install, if not the one that `./image` has built.
 const IMAGE: &str = "TRUSTSPAN_IMAGE";
-/// A bridge for pods, the address of Service `kubernetes`, and a default route, by which this machine has an address other than loopback.
+/// A bridge for pods, the address of Service `kubernetes`, and a default route, by which this machine has an address other than loopback. Unless
+/// it is set, the bridge's hardware address is the lowest one of the pods, and changes with them: pods then send to the earlier one.
 const NETWORK: &str = "
     set -e
     PATH=$PATH:/usr/sbin:/sbin
     ip link set lo up
     ip address add $0/32 dev lo
-    ip link add pods type bridge
+    ip link add pods address 02:00:00:00:00:01 type bridge
     ip address add 10.244.0.1/24 dev pods
     ip link set pods up
     ip route add default dev pods
