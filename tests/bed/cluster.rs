@@ -2,7 +2,7 @@
 
 use std::{
     any::Any,
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fs,
     panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind},
     path::{Path, PathBuf},
@@ -162,15 +162,20 @@ impl Cluster {
 
     /// Runs a command line of `kubectl` and `trustspan` from a message, as a person would.
     pub(crate) fn run_command(&self, line: &str) -> Result<()> {
-        let trustspan = trustspan();
-        let folders = [&self.kubectl, &trustspan].into_iter().filter_map(|program| program.parent());
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let path = std::env::join_paths(folders.map(Path::to_owned).chain(std::env::split_paths(&path)))?;
         let mut shell = Command::new("sh");
-        shell.args(["-c", line]).env("PATH", path).env("KUBECONFIG", self.kubeconfig(User::Admin));
+        shell.args(["-c", line]).env("PATH", self.path_with(&[])?).env("KUBECONFIG", self.kubeconfig(User::Admin));
         let ran = shell.output()?;
         ensure!(ran.status.success(), "{line}: {}", String::from_utf8_lossy(&ran.stderr));
         Ok(())
+    }
+
+    /// `PATH` with `kubectl`, `trustspan` and these programs.
+    pub(crate) fn path_with(&self, programs: &[&Path]) -> Result<OsString> {
+        let trustspan = trustspan();
+        let programs = [&self.kubectl, &*trustspan].into_iter().chain(programs.iter().copied());
+        let folders = programs.filter_map(Path::parent).map(Path::to_owned);
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        Ok(std::env::join_paths(folders.chain(std::env::split_paths(&path)))?)
     }
 
     /// The kubeconfig of a user.
@@ -339,6 +344,11 @@ impl Cluster {
     /// The CA of the API servers' certificates, in PEM.
     pub(crate) fn bed_ca(&self) -> Result<String> {
         Ok(fs::read_to_string(self.scratch.join("apiserver/ca.crt"))?)
+    }
+
+    /// The file with the CA of the API server's clients.
+    pub(crate) fn client_ca(&self) -> PathBuf {
+        self.scratch.join("clients/ca.crt")
     }
 
     /// Starts a process that lives no longer than this run; its log is among the cluster's files.

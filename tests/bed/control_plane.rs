@@ -158,6 +158,9 @@ impl ControlPlane {
         let clients = Authority::new("trustspan test bed clients")?;
         fs::create_dir_all(scratch.join("clients"))?;
         clients.write_ca(&scratch.join("clients"), ["ca.key", "ca.crt", "root.crt", "chain.crt"])?;
+        let (certificate, key) = clients.issue_client("kube-apiserver")?;
+        fs::write(scratch.join("clients/kubelet.crt"), certificate)?;
+        fs::write(scratch.join("clients/kubelet.key"), key)?;
         let (private, public) = token_keys()?;
         fs::write(scratch.join("service-accounts.key"), private)?;
         fs::write(scratch.join("service-accounts.pub"), public)?;
@@ -193,6 +196,10 @@ impl ControlPlane {
                 format!("--tls-private-key-file={}", file("apiserver/tls.key")),
                 format!("--token-auth-file={}", file("tokens.csv")),
                 format!("--client-ca-file={}", file("clients/ca.crt")),
+                // For `kubectl logs` and `kubectl exec` of pods on a node.
+                format!("--kubelet-client-certificate={}", file("clients/kubelet.crt")),
+                format!("--kubelet-client-key={}", file("clients/kubelet.key")),
+                "--kubelet-preferred-address-types=InternalIP".to_owned(),
                 "--enable-bootstrap-token-auth".to_owned(),
                 "--authorization-mode=RBAC".to_owned(),
                 "--service-cluster-ip-range=10.0.0.0/24".to_owned(),

@@ -30,11 +30,16 @@ impl Node {
         let [assets] = exported("setup", &["node"], ["TRUSTSPAN_BED_NODE"])?;
         remove_cgroups(|run| !Path::new("/proc").join(run).exists())?;
         let folder = cluster.temp_dir(&format!("{FOLDER}{}", std::process::id()))?;
+        let address = own_address()?.to_string();
         let config = json!({
             "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
             "containerRuntimeEndpoint": format!("unix://{}", folder.join("containerd.sock").display()),
-            "address": "127.0.0.1", "port": free_port()?, "healthzPort": 0,
-            "authentication": { "anonymous": { "enabled": false }, "webhook": { "enabled": false } },
+            "address": address, "port": free_port()?, "healthzPort": 0,
+            // The API server's certificate is one of this CA.
+            "authentication": {
+                "anonymous": { "enabled": false }, "webhook": { "enabled": false },
+                "x509": { "clientCAFile": cluster.client_ca() },
+            },
             "authorization": { "mode": "AlwaysAllow" },
             "syncFrequency": SYNC_FREQUENCY,
             "podLogsDir": folder.join("logs"),
@@ -51,7 +56,6 @@ impl Node {
         let assets = Path::new(&assets);
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bed/node");
         let kubeconfig = cluster.kubeconfig(User::Admin);
-        let address = own_address()?.to_string();
         let (kubelet, image) = (assets.join("kubelet"), assets.join("image.tar"));
         let args = [folder.as_os_str(), kubelet.as_os_str(), image.as_os_str(), kubeconfig.as_os_str()];
         let process = cluster.spawn("node", &script, args.into_iter().chain([NODE.as_ref(), address.as_ref()]), &[])?;
