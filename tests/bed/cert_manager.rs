@@ -16,6 +16,7 @@ pub(crate) const CLUSTER_RESOURCES: &str = "default";
 
 /// The running controllers. Dropping them kills them.
 pub(crate) struct CertManager {
+    binary: PathBuf,
     _process: Process,
 }
 
@@ -25,8 +26,17 @@ impl CertManager {
         let [dir] = exported("setup", &["cert-manager"], ["TRUSTSPAN_BED_CERT_MANAGER"])?;
         let dir = PathBuf::from(dir);
         cluster.apply_crds(&documents(&dir.join("crds"))?)?;
-        let kubeconfig = format!("--kubeconfig={}", cluster.kubeconfig(User::Admin).display());
-        let process = cluster.spawn("cert-manager", &dir.join("cert-manager"), [kubeconfig], &[])?;
-        Ok(Self { _process: process })
+        let binary = dir.join("cert-manager");
+        let process = cluster.spawn("cert-manager", &binary, [kubeconfig(cluster)], &[])?;
+        Ok(Self { binary, _process: process })
     }
+
+    /// Starts cainjector, which writes `caBundle` of webhook configurations with its annotation.
+    pub(crate) fn start_cainjector(&self, cluster: &Cluster) -> Result<Process> {
+        cluster.spawn("cainjector", &self.binary, ["--cainjector".to_owned(), kubeconfig(cluster)], &[])
+    }
+}
+
+fn kubeconfig(cluster: &Cluster) -> String {
+    format!("--kubeconfig={}", cluster.kubeconfig(User::Admin).display())
 }

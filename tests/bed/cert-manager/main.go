@@ -1,5 +1,6 @@
 // Command cert-manager runs the controllers of the published cert-manager module that self-signed and CA issuers need:
-// its own main is not published. Its webhook, cainjector, ACME and leader election are left out.
+// its own main is not published. With --cainjector it runs the controllers of cainjector instead. The webhook, ACME and leader election
+// are left out.
 package main
 
 import (
@@ -12,9 +13,19 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/cert-manager/cert-manager/pkg/api"
 	"github.com/cert-manager/cert-manager/pkg/controller"
+	"github.com/cert-manager/cert-manager/pkg/controller/cainjector"
 	logf "github.com/cert-manager/cert-manager/pkg/logs"
 
 	// Each import registers a controller or an issuer. Nothing is signed without the approver.
@@ -41,11 +52,16 @@ func main() {
 	// controller-runtime owns --kubeconfig in the default flag set.
 	flags := flag.NewFlagSet("cert-manager", flag.ExitOnError)
 	kubeconfig := flags.String("kubeconfig", "", "how to reach the API server")
+	injects := flags.Bool("cainjector", false, "run the controllers of cainjector instead")
 	_ = flags.Parse(os.Args[1:])
 
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *kubeconfig); err != nil {
+	start := run
+	if *injects {
+		start = inject
+	}
+	if err := start(ctx, *kubeconfig); err != nil {
 		fmt.Fprintln(os.Stderr, "cert-manager:", err)
 		os.Exit(1)
 	}
@@ -83,4 +99,35 @@ func run(ctx context.Context, kubeconfig string) error {
 	shared.SharedInformerFactory.Start(ctx.Done())
 	shared.KubeSharedInformerFactory.Start(ctx.Done())
 	return group.Wait()
+}
+
+// inject keeps the caBundle of webhook configurations that have an annotation of cainjector.
+func inject(ctx context.Context, kubeconfig string) error {
+	log.SetLogger(klog.Background())
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return err
+	}
+	if err := api.AddToScheme(scheme.Scheme); err != nil {
+		return err
+	}
+	controllers, err := manager.New(config, manager.Options{
+		Scheme: scheme.Scheme,
+		// The controllers watch only the metadata of Secrets.
+		Client:  client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}},
+		Metrics: server.Options{BindAddress: "0"},
+	})
+	if err != nil {
+		return err
+	}
+	err = cainjector.RegisterAllInjectors(ctx, controllers, cainjector.SetupOptions{
+		EnableCertificatesDataSource: true,
+		EnabledReconcilersFor: map[string]bool{
+			cainjector.MutatingWebhookConfigurationName: true, cainjector.ValidatingWebhookConfigurationName: true,
+		},
+	})
+	if err != nil {
+		return err
+	}
+	return controllers.Start(ctx)
 }
