@@ -20,7 +20,8 @@ const NAME: &str = "ingressgateway";
 /// maps.
 pub(crate) const GATEWAY_PORT: u16 = 443;
 
-/// The gateways of one namespace: their pods are labelled `istio: <namespace>`, because Istio's selectors are cluster-wide.
+/// The gateways of one namespace: their pods are labelled `istio: <label>`. Istio's selectors are cluster-wide, so each
+/// namespace has another label.
 pub(crate) struct Ingress {
     envoys: Vec<Envoy>,
     ports: Vec<u16>,
@@ -29,11 +30,18 @@ pub(crate) struct Ingress {
 impl Ingress {
     /// Creates the Service, the ServiceAccount with its rights, and a Pod object and an EndpointSlice for each gateway.
     /// Starts the Envoys, and waits until istiod has configured them.
-    pub(crate) fn start(cluster: &Cluster, istiod: &Istiod, scratch: &Scratch, ns: &str, count: u8) -> Result<Self> {
+    pub(crate) fn start(
+        cluster: &Cluster,
+        istiod: &Istiod,
+        scratch: &Scratch,
+        ns: &str,
+        label: &str,
+        count: u8,
+    ) -> Result<Self> {
         // Another process may take a port between its choice and its use. That is unlikely, and fails as a gateway that
         // does not become ready.
         let ports = (0..count).map(|_| free_port()).collect::<Result<Vec<_>>>()?;
-        cluster.apply(ns, &objects(ns, &ports).to_string())?;
+        cluster.apply(ns, &objects(ns, label, &ports).to_string())?;
         for port in &ports {
             cluster.apply(ns, &endpoint_slice(NAME, (own_address()?, *port).into()).to_string())?;
         }
@@ -42,7 +50,7 @@ impl Ingress {
         let mut envoys = Vec::new();
         for number in 0..count {
             let name = gateway_name(number.into());
-            let dynamic = bootstrap(istiod, &certificates.display().to_string(), ns, number);
+            let dynamic = bootstrap(istiod, &certificates.display().to_string(), ns, label, number);
             envoys.push(Envoy::start_dynamic(scratch, &name, dynamic)?);
         }
         Ok(Self { envoys, ports })
@@ -84,8 +92,8 @@ pub(crate) fn gateway_name(number: usize) -> String {
     format!("{NAME}-{number}")
 }
 
-fn objects(ns: &str, ports: &[u16]) -> Value {
-    let labels = json!({ "istio": ns });
+fn objects(ns: &str, label: &str, ports: &[u16]) -> Value {
+    let labels = json!({ "istio": label });
     let mut items = vec![
         json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": NAME } }),
         // istiod checks with the API server whether the proxy's ServiceAccount may read Secrets here.
@@ -108,6 +116,8 @@ fn objects(ns: &str, ports: &[u16]) -> Value {
             "apiVersion": "v1", "kind": "Pod", "metadata": { "name": gateway_name(number), "labels": labels },
             "spec": {
                 "serviceAccountName": NAME,
+                // The process is the pod. A node must not run another.
+                "schedulerName": "none",
                 "containers": [{
                     "name": "envoy", "image": "envoy", "ports": [{ "name": "https", "containerPort": port }],
                 }],
@@ -118,7 +128,7 @@ fn objects(ns: &str, ports: &[u16]) -> Value {
 }
 
 /// Node and configuration sources of an Istio proxy (istio.io, "Envoy bootstrap configuration").
-fn bootstrap(istiod: &Istiod, certificates: &str, ns: &str, number: u8) -> Value {
+fn bootstrap(istiod: &Istiod, certificates: &str, ns: &str, label: &str, number: u8) -> Value {
     let address = format!("127.0.0.{}", number + 1);
     let ads = json!({ "ads": {}, "initial_fetch_timeout": "0s", "resource_api_version": "V3" });
     let file = |name: &str| json!({ "filename": format!("{certificates}/{name}") });
@@ -138,7 +148,7 @@ fn bootstrap(istiod: &Istiod, certificates: &str, ns: &str, number: u8) -> Value
             "cluster": format!("{NAME}.{ns}"),
             "metadata": {
                 "NAMESPACE": ns, "SERVICE_ACCOUNT": NAME, "ISTIO_VERSION": "1.31.0", "CLUSTER_ID": "Kubernetes",
-                "MESH_ID": "cluster.local", "INSTANCE_IPS": address, "LABELS": { "istio": ns },
+                "MESH_ID": "cluster.local", "INSTANCE_IPS": address, "LABELS": { "istio": label },
             },
         },
         "dynamic_resources": {

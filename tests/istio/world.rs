@@ -133,7 +133,7 @@ impl<'c> World<'c> {
         if let Some(issuer) = &layout.external {
             runtime.spawn(Arc::clone(issuer).run(client.clone(), ns.to_owned()));
         }
-        let ingress = Ingress::start(cluster, istiod, &scratch, ns, 2)?;
+        let ingress = Ingress::start(cluster, istiod, &scratch, ns, ns, 2)?;
         cluster.apply(ns, &objects::rotation_policy().to_string())?;
         cluster.apply(ns, &layout.gateway_secret.to_string())?;
         let agents = Agents::new(cluster, ns)?;

@@ -77,7 +77,7 @@ impl Gateways {
     /// Starts the Envoys. Their listeners are created later, with the Gateways.
     pub(crate) fn start(cluster: &Cluster, istiod: &Istiod, ns: &str) -> Result<Self> {
         let scratch = Scratch::new()?;
-        let ingress = Ingress::start(cluster, istiod, &scratch, ns, GATEWAYS)?;
+        let ingress = Ingress::start(cluster, istiod, &scratch, ns, ns, GATEWAYS)?;
         let member = |((name, secrets), address): ((String, &Secrets), SocketAddr)| Member {
             name,
             address,
