@@ -32,6 +32,11 @@ impl Helm {
         Ok(Self(Path::new(&dir).join("helm")))
     }
 
+    /// The binary.
+    pub(crate) fn binary(&self) -> &Path {
+        &self.0
+    }
+
     /// A run of Helm, whether or not it succeeds.
     pub(crate) fn run(&self, cluster: &Cluster, args: &[&str], values: &Value) -> Result<Output> {
         let home = cluster.temp_dir("helm")?;
