@@ -37,6 +37,7 @@ mod pace;
 mod shelf;
 
 mod documented;
+mod hold;
 mod mesh;
 mod release;
 mod shell;
@@ -65,6 +66,8 @@ const INSIDE: &str = "TRUSTSPAN_BED_INSTALL_INSIDE";
 const IMAGE: &str = "TRUSTSPAN_IMAGE";
 /// Where users push the images. The node has them under this name, too.
 const REGISTRY: &str = "registry.example";
+/// The argument with which the cluster is there to be used by hand, and no test runs.
+const HOLD: &str = "--hold";
 /// A bridge for pods, the address of Service `kubernetes`, and a default route, by which this machine has an address other than loopback. Unless
 /// it is set, the bridge's hardware address is the lowest one of the pods, and changes with them: pods then send to the earlier one.
 const NETWORK: &str = "
@@ -167,6 +170,15 @@ fn built() -> Result<PathBuf> {
 }
 
 fn main() -> ExitCode {
+    if env::args().any(|arg| arg == HOLD) {
+        return match in_network().and_then(|bed| hold::hold(&bed)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{error:#}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let args = Arguments { test_threads: Some(1), ..Arguments::from_args() };
     testbed::run_trials(&args, in_network, trials, |bed| bed.cluster.scan_for_keys())
 }
