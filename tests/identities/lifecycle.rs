@@ -15,9 +15,19 @@ use trustspan::identity::kubeconfig;
 use crate::{
     Bed,
     request_loop::{RequestLoop, block_on, client},
-    scene::{Counts, ONE, Scene, start_approver},
-    testbed::{SOON, shipped, wait_for, wait_for_value},
+    scene::{Counts, ONE, Scene, install, start_approver, start_approver_at},
+    testbed::{SOON, free_port, http_get, shipped, wait_for, wait_for_value},
 };
+
+/// One of two approvers leads. Both are ready, so that a rollout ends.
+pub(crate) fn standby(bed: &Bed) -> Result<()> {
+    install(&bed.main)?;
+    let ports = [free_port()?, free_port()?];
+    let _approvers = [start_approver_at(&bed.main, ports[0], &[])?, start_approver_at(&bed.main, ports[1], &[])?];
+    ports
+        .iter()
+        .try_for_each(|port| wait_for("an approver to be ready", SOON, || Ok(http_get(*port, "/readyz")?.0 == 200)))
+}
 
 /// Bootstrap token, request, approval, kubeconfig, and requests with just the declared rights.
 pub(crate) fn bootstraps(bed: &Bed) -> Result<()> {

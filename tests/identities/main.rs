@@ -48,6 +48,7 @@ fn trials(bed: Option<&Arc<Bed>>) -> Vec<Trial> {
     let trial =
         |name: &str, run: fn(&Bed) -> Result<()>| testbed::trial(bed, name, move |bed| bed.main.run(|_| run(bed)));
     vec![
+        trial("approver_on_standby_is_ready", lifecycle::standby),
         trial("client_identity_bootstraps_and_works", lifecycle::bootstraps),
         trial("client_identity_in_a_secret", lifecycle::in_a_secret),
         trial("client_identity_after_an_expired_token", lifecycle::expired_token),

@@ -29,11 +29,17 @@ pub(crate) fn install(cluster: &Cluster) -> Result<()> {
 
 /// Starts the approver.
 pub(crate) fn start_approver(cluster: &Cluster, extra: &[&str]) -> Result<Process> {
+    start_approver_at(cluster, 0, extra)
+}
+
+/// Starts the approver, with its health checks on a port of loopback.
+pub(crate) fn start_approver_at(cluster: &Cluster, port: u16, extra: &[&str]) -> Result<Process> {
     let name = format!("approver-{}", cluster.unique());
     let kubeconfig = format!("--kubeconfig={}", cluster.kubeconfig(User::Approver).display());
     let poll = format!("--poll={POLL}");
     // The next process of a test must not wait for the Lease of one that was killed.
-    let fixed = ["approve", &kubeconfig, &poll, "--lease-duration=1s", "--metrics-listen=127.0.0.1:0"];
+    let listen = format!("--metrics-listen=127.0.0.1:{port}");
+    let fixed = ["approve", &kubeconfig, &poll, "--lease-duration=1s", &listen];
     cluster.spawn(&name, &trustspan_node(), fixed.iter().chain(extra), &[])
 }
 

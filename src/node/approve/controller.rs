@@ -40,7 +40,7 @@ const FIELD_MANAGER: &str = "trustspan-approver";
 const DEBOUNCE: Duration = Duration::from_millis(50);
 /// Timeout of a reconcile of one identity, and of the other parts of a round.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Delay after the first failure to give an identity its bootstrap kubeconfig, doubled after each further one.
+/// Delay after the first failure to give an identity its bootstrap kubeconfig, doubled after each further one; and before the next try of a round.
 const FIRST_DELAY: Duration = Duration::from_secs(2);
 /// The longest such delay.
 const MAX_DELAY: Duration = Duration::from_secs(300);
@@ -57,6 +57,22 @@ pub(super) struct Approver<'a> {
     token_lifetime: SignedDuration,
     known: BTreeMap<IdentityName, Known>,
     client_cas: Vec<Certificate>,
+}
+
+/// Waits until ClientIdentities can be read, and records whether they can. A standby reads nothing else, and has to be ready: a rollout waits for it.
+pub(super) async fn wait_readable(client: &Client, api_server: &CheckHandle) {
+    loop {
+        let result = match list::<ClientIdentity>(client).await {
+            Ok(_) => CheckResult::Ok,
+            Err(error) => error.check_result(),
+        };
+        let is_ok = result.is_ok();
+        api_server.record(result);
+        if is_ok {
+            return;
+        }
+        sleep(FIRST_DELAY).await;
+    }
 }
 
 /// What is remembered about an identity between two rounds.

@@ -99,6 +99,7 @@ async fn control(args: Args) -> Result<ExitCode, RunError> {
     let (mut leadership, elect) =
         lease::elect(client.clone(), election.clone(), health.add("leader-lease", Requirement::AtStart));
     let lead = async {
+        controller::wait_readable(&client, &api_server).await;
         loop {
             leadership.acquired().await;
             let mut end = leadership.clone();
