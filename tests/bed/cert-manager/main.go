@@ -27,6 +27,7 @@ import (
 	"github.com/cert-manager/cert-manager/pkg/controller"
 	"github.com/cert-manager/cert-manager/pkg/controller/cainjector"
 	logf "github.com/cert-manager/cert-manager/pkg/logs"
+	"github.com/cert-manager/cert-manager/pkg/util"
 
 	// Each import registers a controller or an issuer. Nothing is signed without the approver.
 	_ "github.com/cert-manager/cert-manager/pkg/controller/certificaterequests/approver"
@@ -111,7 +112,8 @@ func inject(ctx context.Context, kubeconfig string) error {
 	if err := api.AddToScheme(scheme.Scheme); err != nil {
 		return err
 	}
-	controllers, err := manager.New(config, manager.Options{
+	// The field manager of the writes is a part of the user agent.
+	controllers, err := manager.New(util.RestConfigWithUserAgent(config, "cainjector"), manager.Options{
 		Scheme: scheme.Scheme,
 		// The controllers watch only the metadata of Secrets.
 		Client:  client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}},
