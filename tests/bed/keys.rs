@@ -42,7 +42,11 @@ pub(super) fn scan(folder: &Path) -> Result<()> {
     let needles = Needles::of(&keys)?;
     let mut bytes = 0;
     for log in &logs {
-        let text = fs::read(log).with_context(|| log.display().to_string())?;
+        let text = match fs::read(log) {
+            // The kubelet removes the log of a deleted pod at any time.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            text => text.with_context(|| log.display().to_string())?,
+        };
         bytes += text.len();
         if let Some(at) = needles.first_in(&text) {
             // Not the text itself: it may be a key.
