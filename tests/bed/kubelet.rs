@@ -91,6 +91,12 @@ impl Node {
         ctr
     }
 
+    /// A file of the node, as it is outside of its mount namespace.
+    pub(crate) fn file(&self, path: &str) -> PathBuf {
+        let process = self.process.as_ref().map(Process::pid).unwrap_or_default();
+        PathBuf::from(format!("/proc/{process}/root{path}"))
+    }
+
     /// The last lines of containerd and the kubelet.
     pub(crate) fn log_tail(&self, lines: usize) -> String {
         self.process.as_ref().map(|process| process.log_tail(lines)).unwrap_or_default()

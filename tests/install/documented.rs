@@ -41,21 +41,21 @@ fn blocks(page: &str, heading: &str) -> Result<Vec<(String, String)>> {
 }
 
 /// The only block of a section that contains these words.
-fn block(page: &str, heading: &str, words: &str) -> Result<String> {
+pub(crate) fn block(page: &str, heading: &str, words: &str) -> Result<String> {
     let mut found = blocks(page, heading)?.into_iter().map(|(_, text)| text).filter(|text| text.contains(words));
     let block = found.next().with_context(|| format!("docs/{page}, {heading}: no block with {words:?}"))?;
     ensure!(found.next().is_none(), "docs/{page}, {heading}: several blocks with {words:?}");
     Ok(block)
 }
 
-/// Installs the chart as docs/install.md does.
+/// Installs the chart as docs/install.md does, and then the policies as docs/guard.md does.
 fn install(shell: &Shell) -> Result<()> {
     let values = block("install.md", "## Helm", "repository:")?;
     ensure!(values.contains("REGISTRY"), "{values}");
     shell.write("values.yaml", &values.replace("REGISTRY", REGISTRY))?;
     let tested = shell.run(&block("install.md", "## Helm", "helm install")?)?;
     ensure!(tested.contains("Succeeded"), "{tested}");
-    Ok(())
+    shell.run(&block("guard.md", "## While the webhook is down", "kubectl apply -k")?).map(drop)
 }
 
 /// From the guard to a rotated CA, as docs/getting-started.md does.
@@ -137,6 +137,10 @@ fn leave(bed: &Bed, shell: &Shell, traffic: &Traffic) -> Result<()> {
     ensure!(format!("{depends:#}").contains("gateways.networking.istio.io shop"), "{depends:#}");
     shell.run(&block("leaving.md", "## Where Gateways were rewritten", "rewrite --undo")?)?;
     ensure!(credential_name(bed)? == "gateway-server", "the Gateway still names the managed Secret");
+    // Without a webhook configuration, the API server itself rejects it.
+    let delete = bed.cluster.kubectl(["delete", "secret", NAME, "--dry-run=server"]).ns(NAMESPACE).fails()?;
+    ensure!(delete.contains("kept-by-agent: "), "{delete}");
+    shell.run("kubectl delete -k manifests/policies")?;
     traffic.wait_handshakes(FOLLOWED)?;
     shell.run(&block("install.md", "### Uninstall", "helm uninstall")?)?;
     shell.run("kubectl delete -f manifests/base/crd.yaml")?;

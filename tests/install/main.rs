@@ -1,5 +1,5 @@
-//! trustspan on a real node, with the images that `./image` builds: the Helm chart with nothing else in the cluster, and the commands of docs next to
-//! cert-manager, istiod and gateways. A separate command, `./test install`, for Linux and root.
+//! trustspan on a real node, with the images that `./image` builds: the Helm chart with nothing else in the cluster, each kustomization of `manifests`,
+//! and the commands of docs next to cert-manager, istiod and gateways. A separate command, `./test install`, for Linux and root.
 //!
 //! These replace parts of a cluster that do not run here:
 //!
@@ -8,7 +8,8 @@
 //! | scheduler | a MutatingAdmissionPolicy that sets `spec.nodeName` |
 //! | kube-proxy, for Service `kubernetes` | a TCP balancer at its address |
 //! | kube-proxy, for the webhook's Service | the API server itself: `--enable-aggregator-routing` connects to endpoints |
-//! | pods of cert-manager, istiod and the gateways | processes with the same network as the API server; Pod objects and EndpointSlices say where the gateways are |
+//! | pods of cert-manager, istiod and the gateways | processes; Pod objects and EndpointSlices say where the gateways are |
+//! | a registry | images that are loaded under its name |
 //!
 //! No pod resolves a name, so there is no DNS. Nothing enforces NetworkPolicies. cert-manager's own webhook does not run.
 
@@ -39,6 +40,7 @@ mod shelf;
 mod documented;
 mod hold;
 mod mesh;
+mod overlays;
 mod release;
 mod shell;
 mod traffic;
@@ -116,7 +118,7 @@ impl Bed {
 
     /// Deletes what an earlier trial has left.
     fn clean(&self) -> Result<()> {
-        let namespaces = ["trustspan-system", "gateways", mesh::NAMESPACE];
+        let namespaces = ["trustspan-system", "trustspan-node", "gateways", mesh::NAMESPACE];
         let delete = ["delete", "namespace", "--ignore-not-found"].into_iter().chain(namespaces);
         self.cluster.kubectl(delete).ok()?;
         self.cluster.kubectl(["delete", "--ignore-not-found", "-f", "-"]).stdin(shipped("crd.yaml")?).ok().map(drop)
@@ -205,5 +207,7 @@ fn trials(bed: Option<&Arc<Bed>>) -> Vec<Trial> {
         trial("webhooks_judge_from_install_to_uninstall_with_the_agents_certificate", release::lifecycle),
         trial("a_release_with_another_name_has_its_own_certificate", release::other_names),
         trial("documented_commands_rotate_a_ca_and_leave_without_a_failed_handshake", documented::rotation),
+        trial("kustomizations_run_and_are_deleted", overlays::base),
+        trial("cert_manager_issues_the_certificate_for_manifests_and_chart", overlays::cert_manager),
     ]
 }

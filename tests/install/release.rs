@@ -30,7 +30,7 @@ fn fullname(release: Release) -> String {
 }
 
 /// Runs a command of Helm on a release, and waits as `--wait` does.
-fn helm(bed: &Bed, release: Release, args: &[&str], values: &Value) -> Result<()> {
+pub(crate) fn helm(bed: &Bed, release: Release, args: &[&str], values: &Value) -> Result<()> {
     let started = Instant::now();
     let args = [args, &["--namespace", release.namespace, "--wait", TIMEOUT]].concat();
     bed.helm.ok(&bed.cluster, &args, values).with_context(|| pods(bed, release))?;
@@ -101,7 +101,7 @@ fn write_broken(bed: &Bed, ns: &str) -> Result<String> {
 }
 
 /// Waits until a broken Secret is refused: the API server uses a new configuration, and the endpoints of a Service, some time after they were written.
-fn expect_judged(bed: &Bed, ns: &str) -> Result<()> {
+pub(crate) fn expect_judged(bed: &Bed, ns: &str) -> Result<()> {
     wait_for("a broken Secret to be refused", SOON, || Ok(write_broken(bed, ns)?.contains(DENIED)))?;
     let good = json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "good" },
@@ -133,7 +133,7 @@ fn while_judged(bed: &Bed, ns: &str, command: impl FnOnce() -> Result<()>) -> Re
 }
 
 /// The namespace of a release, with the Pod Security Standard `restricted`.
-fn create_namespace(bed: &Bed, release: Release) -> Result<()> {
+pub(crate) fn create_namespace(bed: &Bed, release: Release) -> Result<()> {
     let labels = json!({ "pod-security.kubernetes.io/enforce": "restricted" });
     let metadata = json!({ "name": release.namespace, "labels": labels });
     let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": metadata });
@@ -141,7 +141,7 @@ fn create_namespace(bed: &Bed, release: Release) -> Result<()> {
 }
 
 /// Uninstalls a release. Nothing is judged any more, and nothing waits for a webhook.
-fn uninstall(bed: &Bed, release: Release, ns: &str) -> Result<()> {
+pub(crate) fn uninstall(bed: &Bed, release: Release, ns: &str) -> Result<()> {
     helm(bed, release, &["uninstall", release.name], &Value::Null)?;
     for kind in ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"] {
         let left = bed.cluster.kubectl(["get", kind, "-o", "name"]).ok()?;
