@@ -23,18 +23,14 @@ pub(crate) struct Release {
 /// The release whose names are those of the manifests.
 pub(crate) const DEFAULT: Release = Release { name: "trustspan", namespace: "trustspan-system" };
 
-pub(crate) struct Helm(PathBuf);
+/// The binary.
+pub(crate) struct Helm(pub(crate) PathBuf);
 
 impl Helm {
     /// Runs `tests/bed/setup helm` to find the binary.
     pub(crate) fn locate() -> Result<Self> {
         let [dir] = exported("setup", &["helm"], ["TRUSTSPAN_BED_HELM"])?;
         Ok(Self(Path::new(&dir).join("helm")))
-    }
-
-    /// The binary.
-    pub(crate) fn binary(&self) -> &Path {
-        &self.0
     }
 
     /// A run of Helm, whether or not it succeeds.

@@ -23,13 +23,16 @@ const RESYNCED: Duration = Duration::from_secs(90);
 /// The code blocks of a section of a page in docs: language and text, without the indentation of a list.
 fn blocks(page: &str, heading: &str) -> Result<Vec<(String, String)>> {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(page))?;
-    let level = heading.split(' ').next().unwrap_or_default();
+    // Number signs of a heading, and 0 of another line.
+    let level = |line: &str| {
+        line.split(' ').next().filter(|signs| signs.bytes().all(|sign| sign == b'#')).unwrap_or_default().len()
+    };
     let mut lines = text.lines().skip_while(|line| *line != heading);
     lines.next().with_context(|| format!("docs/{page} has no heading {heading:?}"))?;
     let mut blocks = Vec::new();
     // A line of a comment in a block begins like a heading, too.
     while let Some(line) = lines.next() {
-        if line.split(' ').next() == Some(level) {
+        if (1..=level(heading)).contains(&level(line)) {
             break;
         }
         let Some((indentation, language)) = line.split_once("```") else { continue };
@@ -82,14 +85,15 @@ fn rotate(bed: &Bed, shell: &Shell, traffic: &Traffic) -> Result<()> {
                 shell.run(&text)?;
                 let after = bundle(bed)?;
                 ensure!(after.len() == 1 && after != before, "the CAs were {before:?}, and are {after:?}");
+                traffic.wait_handshakes(FOLLOWED)?;
             }
             "sh" => {
                 traffic.step(text.lines().next().unwrap_or_default());
                 shell.run(&text)?;
+                traffic.wait_handshakes(FOLLOWED)?;
             }
             _ => bail!("docs/getting-started.md has a block that this test does not know:\n{text}"),
         }
-        traffic.wait_handshakes(FOLLOWED)?;
     }
     Ok(())
 }

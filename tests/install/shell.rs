@@ -26,7 +26,7 @@ impl Shell {
         for name in ["charts", "manifests", "docs"] {
             symlink(Path::new(env!("CARGO_MANIFEST_DIR")).join(name), folder.join(name))?;
         }
-        let path = bed.cluster.path_with(&[bed.helm.binary()])?;
+        let path = bed.cluster.path_with(&[&bed.helm.0])?;
         Ok(Self { folder, kubeconfig: bed.cluster.kubeconfig(User::Admin), path })
     }
 
