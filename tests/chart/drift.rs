@@ -22,9 +22,9 @@ fn pairs() -> Vec<(&'static [&'static str], Value)> {
         (&["base"], json!({})),
         // It includes the base.
         (&["cert-manager"], cert_manager(json!({}))),
-        (&["base", "ca-bundles", "certgen", "node", "approver", "monitoring"], everything()),
+        (&["base", "policies", "ca-bundles", "certgen", "node", "approver", "monitoring"], everything()),
         (
-            &["cert-manager", "cert-manager/ca-bundles", "certgen", "node", "approver", "monitoring"],
+            &["cert-manager", "policies", "cert-manager/ca-bundles", "certgen", "node", "approver", "monitoring"],
             cert_manager(everything()),
         ),
     ]
@@ -109,6 +109,37 @@ pub(crate) fn profile(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
+/// The policies of a release are those that `trustspan policies` prints for its agent and the flags of its webhook.
+pub(crate) fn policies(bed: &Bed) -> Result<()> {
+    let release = Release { name: "edge", namespace: "gateways" };
+    let is_policy = |object: &Value| {
+        object["kind"].as_str().is_some_and(|kind| kind.starts_with("ValidatingAdmissionPolicy"))
+            && object["metadata"]["name"] != "edge-trustspan-agent-serving-certificate"
+    };
+    for flags in [
+        &[][..],
+        &["--severity=kept-by-agent=warn"],
+        &["--severity", "kept-by-agent=off"],
+        &["--severity=kept-by-agent=off", "--severity=expired=warn", "--severity=kept-by-agent=deny"],
+    ] {
+        let account = "--service-account=gateways:edge-trustspan-agent";
+        let printed = Command::new(env!("CARGO_BIN_EXE_trustspan")).args(["policies", account]).args(flags).output()?;
+        ensure!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
+        let named = String::from_utf8(printed.stdout)?.replace("ame: trustspan-", "ame: edge-trustspan-");
+        let expected = by_key(parsed(&named)?)?;
+        let values = json!({ "policies": { "enabled": true }, "webhook": { "extraArgs": flags } });
+        let rendered =
+            by_key(bed.helm.objects(&bed.cluster, release, &values)?.into_iter().filter(is_policy).collect())?;
+        ensure!(rendered.keys().eq(expected.keys()), "{flags:?}: saw {:?}", rendered.keys());
+        for (key, object) in &expected {
+            expect_equal(&format!("{flags:?}: {key:?}"), object, &rendered[key])?;
+        }
+    }
+    let objects = bed.helm.objects(&bed.cluster, release, &json!({}))?;
+    ensure!(!objects.iter().any(is_policy), "policies are rendered without policies.enabled");
+    Ok(())
+}
+
 /// The containers of all objects.
 fn containers(objects: &[Value]) -> Vec<Value> {
     let pods =
@@ -171,7 +202,8 @@ pub(crate) fn names(bed: &Bed) -> Result<()> {
         // What a program reads. The name of the project remains in API groups, labels and images.
         let text = object.to_string();
         for fixed in ["trustspan-", "envoy-gateway-system", "istio-ingress"] {
-            let rest = text.replace("trustspan-node:", "").replace("trustspan-0.1.0", "");
+            let rest =
+                text.replace("trustspan-node:", "").replace("trustspan-0.1.0", "").replace(".trustspan-journal", "");
             ensure!(!rest.contains(fixed), "{kind} {name} has the fixed name {fixed}: {object:#}");
         }
     }

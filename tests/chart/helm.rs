@@ -84,6 +84,7 @@ pub(crate) fn parsed(yaml: &str) -> Result<Vec<Value>> {
 /// Values that enable every component.
 pub(crate) fn everything() -> Value {
     json!({
+        "policies": { "enabled": true },
         "caBundles": { "enabled": true },
         "certgen": { "enabled": true },
         "mirror": { "enabled": true },

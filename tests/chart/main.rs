@@ -42,6 +42,7 @@ fn trials(bed: Option<&Arc<Bed>>) -> Vec<Trial> {
     vec![
         trial("the_chart_renders_the_objects_of_the_manifests", drift::objects),
         trial("the_profile_of_the_serving_certificate_has_the_names_of_the_release", drift::profile),
+        trial("policies_are_those_of_trustspan_policies", drift::policies),
         trial("programs_know_the_flags_and_ports_of_their_containers", drift::flags),
         trial("names_and_namespaces_are_those_of_the_release", drift::names),
         trial("roles_of_gateways_are_those_of_trustspan_rbac", gateways::roles),

@@ -115,6 +115,9 @@ pub(crate) fn lifecycle(bed: &Bed) -> Result<()> {
     for namespace in ["shop", "istio-ingress", "envoy-gateway-system"] {
         cluster.kubectl(["create", "namespace", namespace]).ok()?;
     }
+    let mut managed = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "public" } });
+    managed["metadata"]["annotations"] = json!({ "trustspan.dev/gateway-secret": "public" });
+    cluster.kubectl(["create", "-f", "-"]).ns("mesh").stdin(managed.to_string()).ok()?;
     helm.ok(cluster, &with(&["install", DEFAULT.name, CHART, "--no-hooks"]), &values)?;
     for (kind, namespace, name) in [
         ("gatewaysecret", "mesh", "public"),
@@ -127,7 +130,12 @@ pub(crate) fn lifecycle(bed: &Bed) -> Result<()> {
     }
     let manifest = helm.ok(cluster, &with(&["get", "manifest", DEFAULT.name]), &Value::Null)?;
     println!("{} objects of all components installed", parsed(&manifest)?.len());
-    helm.ok(cluster, &with(&["uninstall", DEFAULT.name]), &Value::Null).map(drop)
+
+    // The policies protect the managed Secret, and end with the release.
+    let delete = |dry_run: &str| cluster.kubectl(["delete", "secret", "public", dry_run]).ns("mesh").run();
+    wait_for("the policies to hold", SOON, || Ok(delete("--dry-run=server")?.stderr.contains("kept-by-agent")))?;
+    helm.ok(cluster, &with(&["uninstall", DEFAULT.name]), &Value::Null)?;
+    wait_for("the policies to end", SOON, || Ok(delete("--dry-run=none")?.success()))
 }
 
 /// `helm test`, for which this test is the kubelet: it fails without the chart's webhooks, and succeeds with them.

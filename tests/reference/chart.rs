@@ -5,10 +5,11 @@ use serde_json::{Value, json};
 use trustspan::api::{ClientIdentity, GatewaySecret, RotationPolicy};
 
 /// A template, the file of `manifests` from which it is made, and the condition under which it renders anything.
-pub(crate) const TEMPLATES: [(&str, &str, Option<&str>); 11] = [
+pub(crate) const TEMPLATES: [(&str, &str, Option<&str>); 12] = [
     ("crds", "base/crd", Some(".Values.crds.enabled")),
     ("rbac", "base/rbac", None),
     ("policy", "base/policy", Some(AGENT_KEEPS_CERTIFICATE)),
+    ("policies", "policies/policies", Some(".Values.policies.enabled")),
     ("webhooks", "base/webhooks", None),
     ("ca-bundles", "ca-bundles/webhooks", Some(".Values.caBundles.enabled")),
     ("certificate", "cert-manager/certificate", Some("eq .Values.servingCertificate.mode \"certManager\"")),
@@ -25,10 +26,19 @@ const AGENT_KEEPS_CERTIFICATE: &str = "eq .Values.servingCertificate.mode \"agen
 const FULLNAME: &str = "{{ include \"trustspan.fullname\" . }}";
 
 /// Lines of manifests that a value replaces.
-pub(crate) const REPLACED: [(&str, &str); 5] = [
+pub(crate) const REPLACED: [(&str, &str); 7] = [
     (
         "          values: [kube-system, kube-node-lease, trustspan-system]",
         "          values: {{ include \"trustspan.excludedNamespaces\" . }}",
+    ),
+    // The same in `trustspan policies`.
+    (
+        "        values:\n        - kube-system\n        - kube-node-lease\n        - trustspan-system",
+        "        values: {{ include \"trustspan.excludedNamespaces\" . }}",
+    ),
+    (
+        "    expression: params.?status.?severities[?\"kept-by-agent\"].orValue(\"Deny\")",
+        "    expression: params.?status.?severities[?\"kept-by-agent\"].orValue({{ include \"trustspan.keptByAgentSeverity\" . }})",
     ),
     (
         "    clientConfig:",
@@ -87,8 +97,17 @@ fn conditional(body: &str) -> String {
     documents.collect()
 }
 
+/// The profile of the serving certificate, with the names and times of the release.
+pub(crate) fn profile(text: &str) -> String {
+    let (before, after) = text.split_once("\nduration: 8760h\n").unwrap();
+    with_names(before)
+        + "duration: {{ .Values.servingCertificate.duration }}\n\
+           propagationDelay: {{ .Values.servingCertificate.propagationDelay }}\n"
+        + &with_names(after)
+}
+
 /// A text with the names and namespaces of the release.
-pub(crate) fn with_names(text: &str) -> String {
+fn with_names(text: &str) -> String {
     text.lines().map(|line| format!("{}\n", named(line))).collect()
 }
 
@@ -103,6 +122,8 @@ fn named(line: &str) -> String {
         ("trustspan-node", "{{ .Values.mirror.namespace }}"),
         ("istio-ingress", "{{ .Values.mirror.source.namespace }}"),
         ("trustspan-", &format!("{FULLNAME}-")),
+        // The end of a journal's name, whatever the release.
+        (&format!(".{FULLNAME}-journal"), ".trustspan-journal"),
         // In a list of names.
         ("[trustspan]", &format!("[{FULLNAME}]")),
         ("[trustspan,", &format!("[{FULLNAME},")),

@@ -48,7 +48,7 @@ fn the_chart_has_what_the_manifests_have() {
         assert!(manifests.contains(&format!("{lines}\n")), "no manifest has the lines that a value replaces:\n{lines}");
     }
     expect_current("charts/trustspan/files/dashboard.json", &read("manifests/monitoring/dashboard.json"));
-    let profile = chart::with_names(&read("src/certgen/trustspan-webhook.yaml"));
+    let profile = chart::profile(&read("src/certgen/trustspan-webhook.yaml"));
     expect_current("charts/trustspan/files/serving-certificate.yaml", &profile);
     let schema = "charts/trustspan/values.schema.json";
     expect_current(schema, &chart::values_schema(&read(schema)));

@@ -50,6 +50,12 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- append .Values.webhook.excludedNamespaces .Release.Namespace | uniq | toJson }}
 {{- end }}
 
+{{- /* Severity of the policy kept-by-agent, quoted: the last one among the flags of `trustspan serve`. */}}
+{{- define "trustspan.keptByAgentSeverity" -}}
+{{- $flags := regexFindAll "--severity[= ]kept-by-agent=[a-z]+" (join " " .Values.webhook.extraArgs) -1 }}
+{{- ternary "Deny" "Warn" (or (empty $flags) (hasSuffix "=deny" (last $flags))) | quote }}
+{{- end }}
+
 {{- define "trustspan.tlsSecretName" -}}
 {{- .Values.servingCertificate.secretName | default (printf "%s-webhook-tls" (include "trustspan.fullname" .)) }}
 {{- end }}
