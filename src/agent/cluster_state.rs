@@ -479,6 +479,27 @@ fn chain_of(object: &DynamicObject) -> Option<Vec<trust::Certificate>> {
     Some(certificates_under(&secret, "tls.crt"))
 }
 
+/// The number of issuances of a cert-manager Certificate, and the CAs that its Secret got with the last one: the issuer's, or its own certificate.
+///
+/// # Errors
+/// When the Certificates or CertificateRequests of the namespace cannot be listed.
+pub async fn issued_ca(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> Result<(i64, Vec<trust::Certificate>), AgentError> {
+    let state = CertManagerState::read(client, namespace, true).await?;
+    let certificate = state.certificates.iter().find(|certificate| certificate.metadata.name.as_deref() == Some(name));
+    let issued = certificate.and_then(|certificate| {
+        let status = &state.request(certificate)?.data["status"];
+        let ca = bundle::read(&decoded(&status["ca"])).into_certificates();
+        let own = || bundle::read_chain(&decoded(&status["certificate"])).into_certificates().into_iter().take(1);
+        let ca = if ca.is_empty() { own().collect() } else { ca };
+        Some((certificate.data["status"]["revision"].as_i64()?, ca))
+    });
+    Ok(issued.unwrap_or_default())
+}
+
 /// cert-manager's objects in one namespace.
 struct CertManagerState {
     certificates: Vec<DynamicObject>,

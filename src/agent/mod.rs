@@ -57,6 +57,7 @@ use reconciler_checks::{ReconcilerChecks, SourceOutcome};
 use rollouts::RolloutStatuses;
 
 pub use apply::reissue;
+pub use cluster_state::issued_ca;
 pub use error::AgentError;
 pub use rbac::{ServiceAccount, consumer_role, reader_role, role};
 

@@ -1,21 +1,27 @@
 //! `trustspan rotate`.
 
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use kube::api::ListParams;
 
 use super::Failure;
 use super::cluster_args::ClusterArgs;
+use super::controller_args::duration;
 use super::sanitize::printable;
+use super::wait;
 use crate::agent;
 use crate::api::Phase;
 use crate::rotation::counted;
 use crate::store::cluster;
+use crate::trust::Certificate;
 
 /// Start a rotation.
 ///
 /// The command requests a new CA from cert-manager. The rotation controller completes the rotation.
+///
+/// Exit code with --wait: 0 when the rotation to that CA is complete, 1 on timeout, 2 on an error.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Name of the GatewaySecret.
@@ -28,6 +34,14 @@ pub struct Args {
     /// Print the planned changes and affected clients without applying them.
     #[arg(long)]
     dry_run: bool,
+
+    /// Wait until the rotation to the new CA is complete.
+    #[arg(long, conflicts_with = "dry_run")]
+    wait: bool,
+
+    /// With --wait: the longest time to wait.
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration, requires = "wait")]
+    timeout: Duration,
 }
 
 /// Runs the subcommand.
@@ -48,9 +62,10 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let certificate = args.source.on_cluster(async |client| -> kube::Result<_> {
         let listed = cluster::certificates(client, namespace).list(&ListParams::default()).await?;
         let writes = |object: &kube::api::DynamicObject| object.data["spec"]["secretName"] == secret;
-        Ok(listed.items.into_iter().find(writes).and_then(|object| object.metadata.name))
+        let found = listed.items.into_iter().find(writes);
+        Ok(found.and_then(|object| Some((object.metadata.name?, object.data["status"]["revision"].as_i64()))))
     })?;
-    let Some(certificate) = certificate else {
+    let Some((certificate, revision)) = certificate else {
         let reason = format!("no cert-manager Certificate writes Secret {ca}: have its issuer write a new CA there");
         return Err(Failure::Impossible(reason));
     };
@@ -64,10 +79,49 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if entry.status.phase != Some(Phase::Steady) {
         anstream::println!("another rotation is in progress: its CAs stay trusted while they are needed");
     }
-    if !args.dry_run {
-        args.source
-            .on_cluster(async |client| agent::reissue(&client, namespace, &certificate, Timestamp::now()).await)?;
-        anstream::println!("to wait until it is complete: trustspan wait {} -n {}", args.name, entry.namespace);
+    if args.dry_run {
+        return Ok(ExitCode::SUCCESS);
     }
-    Ok(ExitCode::SUCCESS)
+    args.source.on_cluster(async |client| agent::reissue(&client, namespace, &certificate, Timestamp::now()).await)?;
+    if !args.wait {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let deadline = Instant::now() + args.timeout;
+    let Some(issued) = issued(&args.source, namespace, &certificate, revision, deadline)? else {
+        anstream::eprintln!("Certificate {} has not been issued: see its conditions", printable(&certificate));
+        return Ok(ExitCode::FAILURE);
+    };
+    let mut is_seen = false;
+    let read = || {
+        let mut found = args.source.read(std::slice::from_ref(&args.name))?;
+        found.retain(|one| one.namespace == entry.namespace);
+        Ok(found)
+    };
+    // While the agent has not seen the new CA, the phase is still that of the last rotation.
+    wait::until(deadline, read, |entry| {
+        let bundle = &entry.status.client_bundle;
+        is_seen |= issued.iter().all(|ca| bundle.iter().any(|anchor| anchor.fingerprint == ca.fingerprint));
+        is_seen && entry.status.phase == Some(Phase::Steady)
+    })
+}
+
+/// The CAs of the first issuance of a Certificate after this revision; `None` at the deadline.
+fn issued(
+    source: &ClusterArgs,
+    namespace: &str,
+    certificate: &str,
+    revision: Option<i64>,
+    deadline: Instant,
+) -> Result<Option<Vec<Certificate>>, Failure> {
+    loop {
+        let (last, issued) =
+            source.on_cluster(async |client| agent::issued_ca(&client, namespace, certificate).await)?;
+        if last > revision.unwrap_or_default() && !issued.is_empty() {
+            return Ok(Some(issued));
+        }
+        if Instant::now() >= deadline {
+            return Ok(None);
+        }
+        std::thread::sleep(wait::EVERY);
+    }
 }

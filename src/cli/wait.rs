@@ -9,8 +9,10 @@ use super::controller_args::duration;
 use super::sanitize::printable;
 use super::state_args::StateArgs;
 use crate::api::Phase;
+use crate::registry::Entry;
 
-const EVERY: Duration = Duration::from_millis(500);
+/// The time between two reads.
+pub(super) const EVERY: Duration = Duration::from_millis(500);
 
 /// Wait for a rotation to reach a phase.
 ///
@@ -43,10 +45,23 @@ pub struct Args {
 /// # Errors
 /// When the cluster or the manifests cannot be read, or the GatewaySecret does not exist.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
-    let started = Instant::now();
+    let read = || args.source.read_with(&args.state, std::slice::from_ref(&args.name));
+    let is_reached = |entry: &Entry| rank(entry.status.phase.unwrap_or_default()) >= rank(args.phase);
+    until(Instant::now() + args.timeout, read, is_reached)
+}
+
+/// Waits until GatewaySecrets have reached something, and prints their phases meanwhile. At the deadline it prints what they wait for.
+///
+/// # Errors
+/// When they cannot be read.
+pub(super) fn until(
+    deadline: Instant,
+    read: impl Fn() -> Result<Vec<Entry>, Failure>,
+    mut is_reached: impl FnMut(&Entry) -> bool,
+) -> Result<ExitCode, Failure> {
     let mut printed = None;
     loop {
-        let entries = args.source.read_with(&args.state, std::slice::from_ref(&args.name))?;
+        let entries = read()?;
         let phases: Vec<_> = entries.iter().map(|entry| entry.status.phase.unwrap_or_default()).collect();
         if printed.as_ref() != Some(&phases) {
             for entry in &entries {
@@ -54,11 +69,11 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
                 anstream::eprintln!("{name}: {:?}", entry.status.phase.unwrap_or_default());
             }
         }
-        if phases.iter().all(|phase| rank(*phase) >= rank(args.phase)) {
+        if entries.iter().all(&mut is_reached) {
             return Ok(ExitCode::SUCCESS);
         }
         printed = Some(phases);
-        if started.elapsed() >= args.timeout {
+        if Instant::now() >= deadline {
             for wait in entries.iter().flat_map(|entry| &entry.status.waits) {
                 anstream::eprintln!("{:?} waits: {}", wait.step, printable(&wait.reason));
             }

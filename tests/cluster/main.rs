@@ -51,6 +51,7 @@ mod policy_requests;
 mod probe;
 mod rights;
 mod rollouts;
+mod rotate;
 mod secrets;
 mod serving_certificate;
 mod several_signers;
@@ -103,6 +104,7 @@ const MODULES: &[&[Case]] = &[
     probe::CASES,
     rights::CASES,
     rollouts::CASES,
+    rotate::CASES,
     secrets::CASES,
     serving_certificate::CASES,
     several_signers::CASES,
