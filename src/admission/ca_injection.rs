@@ -18,17 +18,20 @@ pub(super) const KEY: &str = "ca.crt";
 /// The bundle to write into the Secret of a declared client; `None` if the Secret is not that of a declared client, or already has this bundle.
 pub(super) fn wanted(object: &Value, namespace: &str, registry: &Registry) -> Option<Vec<Certificate>> {
     let entry = declared(object["metadata"]["labels"][CLIENT_LABEL].as_str(), namespace, registry)?;
-    let present = certificates(object["data"].as_object()?.get(KEY))?;
-    let wanted = whole(entry, &present);
-    (entry.spec.mode == Mode::Bundle && wanted != present).then_some(wanted)
+    let stored = decoded(object["data"].as_object()?.get(KEY).and_then(Value::as_str).unwrap_or_default())?;
+    let present = certificates(&stored)?;
+    let bundle = connectivity::observed(&entry.status.client_bundle);
+    if entry.spec.mode != Mode::Bundle || bundle.is_empty() {
+        return None;
+    }
+    // The policy on a single CA compares its text, so another layout is rewritten.
+    let is_canonical = present.len() != 1 || present.iter().all(|ca| stored == ca.pem().into_bytes());
+    let wanted = whole(entry, bundle, &present);
+    (wanted != present || !is_canonical).then_some(wanted)
 }
 
 /// The bundle of the GatewaySecret, followed by the other CAs that the issuer or the user wrote.
-fn whole(entry: &Entry, present: &[Certificate]) -> Vec<Certificate> {
-    let mut whole = connectivity::observed(&entry.status.client_bundle);
-    if whole.is_empty() {
-        return present.to_vec();
-    }
+fn whole(entry: &Entry, mut whole: Vec<Certificate>, present: &[Certificate]) -> Vec<Certificate> {
     // In a set, since a hostile bundle has thousands.
     let mut known: HashSet<_> = whole.iter().map(|certificate| certificate.fingerprint.clone()).collect();
     let others = present.iter().filter(|certificate| !is_distrusted(certificate, &entry.spec.distrusted_cas));
@@ -36,10 +39,9 @@ fn whole(entry: &Entry, present: &[Certificate]) -> Vec<Certificate> {
     whole
 }
 
-/// The bundle under a key; `None` if a program would not load all of it. The validating webhook reports why.
-fn certificates(value: Option<&Value>) -> Option<Vec<Certificate>> {
-    let bytes = decoded(value.and_then(Value::as_str).unwrap_or_default())?;
-    let read = bundle::read(&bytes);
+/// The CAs of a bundle; `None` if a program would not load all of it. The validating webhook reports why.
+fn certificates(text: &[u8]) -> Option<Vec<Certificate>> {
+    let read = bundle::read(text);
     (read.rejected.is_none()).then(|| read.into_certificates())
 }
 
@@ -76,6 +78,24 @@ mod tests {
         let with_own = names(&client(&[&own, &new]), &registry);
         assert_eq!(with_own, Some(["CN=new", "CN=old", "CN=own"].map(str::to_owned).to_vec()));
         assert_eq!(names(&client(&[&new, &old, &own]), &registry), None, "it has the bundle already");
+    }
+
+    #[test]
+    fn writes_a_single_ca_in_the_layout_of_the_policy() {
+        let (only, other) = (ca("only"), ca("other"));
+        let registry = registry(&[&only]);
+        let in_layout = |text: &str| {
+            let mut object = client(&[]);
+            object["data"][KEY] = STANDARD.encode(text).into();
+            names(&object, &registry)
+        };
+        let canonical = parsed(only.der()).pem();
+        assert_eq!(in_layout(&canonical), None);
+        let crlf = canonical.replace('\n', "\r\n");
+        for text in [crlf.as_str(), canonical.trim_end(), &format!("{canonical}# ours\n")] {
+            assert_eq!(in_layout(text), Some(vec!["CN=only".to_owned()]), "{text:?}");
+        }
+        assert_eq!(in_layout(&format!("{crlf}{}", other.pem())), None, "the policy does not judge two CAs");
     }
 
     #[test]

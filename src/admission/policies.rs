@@ -1,4 +1,4 @@
-//! Rules that need no certificate, as ValidatingAdmissionPolicies: the API server enforces them while no replica of the webhook runs
+//! Rules that need no certificate, and the trust of declared clients that are renewed, as ValidatingAdmissionPolicies: the API server enforces them while no replica of the webhook runs
 //! (docs/adr/0035).
 //!
 //! The fields, names, users and messages are those of the functions that the webhook calls. `./test cluster policies` compares both.
@@ -9,7 +9,9 @@ use super::gateway_secret::renamed_message;
 use super::owned_objects::{self, CLEANUP_CONTROLLERS, OWNED_FIELDS};
 use super::rules::{BREAK_GLASS, KEPT_BY_AGENT, MANAGED_RENAMED, RuleInfo};
 use crate::api::GROUP;
-use crate::api::names::{BREAK_GLASS_PREFIX, CACERT_SUFFIX, GATEWAY_SECRET, journal_name, managed_config_map_name};
+use crate::api::names::{
+    BREAK_GLASS_PREFIX, CACERT_SUFFIX, CLIENT_LABEL, GATEWAY_SECRET, journal_name, managed_config_map_name,
+};
 use crate::trust::{Severities, Severity};
 
 /// Limit for the annotations of an object that breaks glass, and for owners that are compared one by one: no expression reads a list of a
@@ -18,11 +20,20 @@ const READ: usize = 100;
 
 /// The policies and their bindings. `agent` is the username of trustspan's agent. Objects in `excluded` namespaces are not judged, except
 /// GatewaySecrets. `severities` are those of the webhook; the status of a GatewaySecret has those of its policies.
-pub fn policies(agent: &str, excluded: &[&str], severities: &Severities) -> [Value; 4] {
-    let mut bound = binding(&KEPT_BY_AGENT);
+pub fn policies(agent: &str, excluded: &[&str], severities: &Severities) -> [Value; 6] {
     // All GatewaySecrets of the request's namespace. Without one the policy is not evaluated.
-    bound["spec"]["paramRef"] = json!({ "selector": {}, "parameterNotFoundAction": "Allow" });
-    [kept_by_agent(agent, excluded, severities), bound, managed_renamed(), binding(&MANAGED_RENAMED)]
+    let for_each = |mut binding: Value| {
+        binding["spec"]["paramRef"] = json!({ "selector": {}, "parameterNotFoundAction": "Allow" });
+        binding
+    };
+    [
+        kept_by_agent(agent, excluded, severities),
+        for_each(binding(KEPT_BY_AGENT.id)),
+        managed_renamed(),
+        binding(MANAGED_RENAMED.id),
+        client_bundle(excluded),
+        for_each(binding(CLIENT_BUNDLE)),
+    ]
 }
 
 /// A change or the deletion of an object that the agent owns. It is evaluated once for each GatewaySecret of the namespace, `params`.
@@ -85,17 +96,15 @@ fn kept_by_agent(agent: &str, excluded: &[&str], severities: &Severities) -> Val
     );
     let message = owned_objects::message(&spliced("variables.name"), &spliced("params.metadata.name"));
     json!({
-        "apiVersion": API_VERSION, "kind": "ValidatingAdmissionPolicy", "metadata": { "name": name(&KEPT_BY_AGENT) },
+        "apiVersion": API_VERSION, "kind": "ValidatingAdmissionPolicy", "metadata": { "name": name(KEPT_BY_AGENT.id) },
         "spec": {
             // Without the CustomResourceDefinition of GatewaySecrets this policy cannot be evaluated. With Fail, the API server would then reject
             // each write of a Secret or ConfigMap.
             "failurePolicy": "Ignore",
-            "paramKind": { "apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret" },
+            "paramKind": param_kind(),
             "matchConstraints": {
                 "matchPolicy": "Equivalent",
-                "namespaceSelector": { "matchExpressions": [
-                    { "key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": excluded },
-                ] },
+                "namespaceSelector": not_in(excluded),
                 "resourceRules": [{
                     "apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE", "DELETE"],
                     "resources": ["secrets", "configmaps"], "scope": "Namespaced",
@@ -163,7 +172,7 @@ fn managed_renamed() -> Value {
     let variables = variables.map(|(name, expression)| json!({ "name": name, "expression": expression }));
     let message = renamed_message(&spliced("variables.stored"), &spliced("variables.managed"));
     json!({
-        "apiVersion": API_VERSION, "kind": "ValidatingAdmissionPolicy", "metadata": { "name": name(&MANAGED_RENAMED) },
+        "apiVersion": API_VERSION, "kind": "ValidatingAdmissionPolicy", "metadata": { "name": name(MANAGED_RENAMED.id) },
         "spec": {
             "failurePolicy": "Fail",
             "matchConstraints": {
@@ -189,16 +198,77 @@ fn managed_renamed() -> Value {
     })
 }
 
-const API_VERSION: &str = "admissionregistration.k8s.io/v1";
+/// The policy on the Secrets of declared clients. It has the name of no rule: the webhook never denies them, it adds what they lack.
+const CLIENT_BUNDLE: &str = "client-bundle";
 
-fn name(rule: &RuleInfo) -> String {
-    format!("trustspan-{}", rule.id)
+/// Whether `ca.crt`, in base64, is a single certificate: it starts with `-----BEGIN CERTIFICATE-----`, and no other text after that begins with
+/// `-----BEGIN `, which base64 writes in three ways. Without decoding: text that is not UTF-8 would be an error.
+const ONE_CERTIFICATE: &str = "[object.?data[?\"ca.crt\"].orValue(\"\")].exists(c, c.size() <= 8192\n\
+    && c.startsWith(\"LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0t\")\n\
+    && ![\"LS0tLS1CRUdJTi\", \"0tLS0tQkVHSU4g\", \"tLS0tLUJFR0lOI\"].exists(b, c.substring(36).contains(b)))";
+
+/// Judges the Secret of a declared client whose `ca.crt` is one CA, as an issuer writes it: that has to be the whole bundle. A webhook that runs adds the
+/// rest before, and other CAs are then in `ca.crt`, too: only a single one is judged.
+fn client_bundle(excluded: &[&str]) -> Value {
+    let of_this = format!(
+        "object.metadata.?labels[?{CLIENT_LABEL:?}].orValue(\"\") == params.metadata.name\n\
+         && params.spec.?mode.orValue(\"Bundle\") == \"Bundle\""
+    );
+    let message = format!(
+        "\"{CLIENT_BUNDLE}: ca.crt of \" + object.metadata.name + \" is not the bundle of clients of GatewaySecret \" + params.metadata.name + \
+         \", and no webhook has added it. write it again when the webhook runs\""
+    );
+    json!({
+        "apiVersion": API_VERSION, "kind": "ValidatingAdmissionPolicy", "metadata": { "name": name(CLIENT_BUNDLE) },
+        "spec": {
+            "failurePolicy": "Fail",
+            "paramKind": param_kind(),
+            "matchConstraints": {
+                "matchPolicy": "Equivalent",
+                "namespaceSelector": not_in(excluded),
+                "objectSelector": { "matchExpressions": [{ "key": CLIENT_LABEL, "operator": "Exists" }] },
+                "resourceRules": [{
+                    "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"],
+                    "resources": ["secrets"], "scope": "Namespaced",
+                }],
+            },
+            "matchConditions": [
+                {
+                    "name": "not-draining",
+                    "expression": "request.operation != \"UPDATE\" || !has(object.metadata.deletionTimestamp)\n\
+                        || object.?data != oldObject.?data",
+                },
+                { "name": "client-of-this-gatewaysecret", "expression": of_this },
+                { "name": "one-ca", "expression": ONE_CERTIFICATE },
+            ],
+            "validations": [{
+                "expression": "params.?status.?clientBundle.orValue([]).size() == 0\n\
+                    || object.data[\"ca.crt\"] == params.status.?clientBundleData.orValue(\"\")",
+                "messageExpression": message,
+                "reason": "Forbidden",
+            }],
+        },
+    })
 }
 
-fn binding(rule: &RuleInfo) -> Value {
+const API_VERSION: &str = "admissionregistration.k8s.io/v1";
+
+fn name(policy: &str) -> String {
+    format!("trustspan-{policy}")
+}
+
+fn param_kind() -> Value {
+    json!({ "apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret" })
+}
+
+fn not_in(excluded: &[&str]) -> Value {
+    json!({ "matchExpressions": [{ "key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": excluded }] })
+}
+
+fn binding(policy: &str) -> Value {
     json!({
-        "apiVersion": API_VERSION, "kind": "ValidatingAdmissionPolicyBinding", "metadata": { "name": name(rule) },
-        "spec": { "policyName": name(rule), "validationActions": ["Deny"] },
+        "apiVersion": API_VERSION, "kind": "ValidatingAdmissionPolicyBinding", "metadata": { "name": name(policy) },
+        "spec": { "policyName": name(policy), "validationActions": ["Deny"] },
     })
 }
 
@@ -232,6 +302,24 @@ mod tests {
             assert!(RuleInfo::find(rule).is_some_and(|rule| !rule.is_fixed()), "{rule}");
             assert!(policies[0].contains(&format!("severities[?\\\"{rule}\\\"]")), "{}", policies[0]);
         }
+    }
+
+    /// A webhook that may not answer, and the policy, have to agree on which Secrets are judged: neither judges what the other leaves to it.
+    #[test]
+    fn webhooks_of_clients_decide_by_the_condition_of_the_policy() {
+        let manifest = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/base/webhooks.yaml"));
+        let configurations: Vec<Value> = serde_saphyr::from_multiple(manifest).expect("manifests");
+        let condition = |webhook: &str| {
+            let webhooks = configurations.iter().flat_map(|one| one["webhooks"].as_array().into_iter().flatten());
+            let webhook = webhooks.into_iter().find(|one| one["name"] == webhook).expect("a webhook");
+            let conditions = webhook["matchConditions"].as_array().expect("conditions");
+            let mut texts = conditions.iter().filter_map(|one| one["expression"].as_str());
+            texts.find(|text| text.contains("ca.crt")).map(|text| text.split_whitespace().collect::<String>())
+        };
+        let one: String = ONE_CERTIFICATE.split_whitespace().collect();
+        let own = format!("!object.metadata.?labels[?{CLIENT_LABEL:?}].orValue(\"_\").contains(\"_\")&&{one}");
+        assert_eq!(condition("clients.mutate.trustspan.dev"), Some(format!("!({own})")));
+        assert_eq!(condition("client-renewals.mutate.trustspan.dev"), Some(own));
     }
 
     #[test]

@@ -121,6 +121,11 @@ pub struct GatewaySecretStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub client_bundle: Vec<TrustAnchor>,
 
+    /// `clientBundle` as `data` of a Secret has it, PEM in base64, if it is one CA: a ValidatingAdmissionPolicy cannot encode it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub client_bundle_data: Option<String>,
+
     /// The results of probing the gateways over TLS. Absent: there is no change to verify, or gateways are not probed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Endpoints")]

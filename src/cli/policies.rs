@@ -13,7 +13,7 @@ use crate::trust::Severities;
 
 /// Print ValidatingAdmissionPolicies, which enforce rules while no replica of the webhook runs.
 ///
-/// They reject other users' writes of objects that the agent owns (kept-by-agent), and another name for a managed Secret (managed-renamed). Pass the flags of trustspan serve that change kept-by-agent.
+/// They reject other users' writes of objects that the agent owns (kept-by-agent), and another name for a managed Secret (managed-renamed). A third one (client-bundle) judges renewals of declared clients, for webhooks that then need not answer. Pass the flags of trustspan serve that change kept-by-agent.
 ///
 /// trustspan policies | kubectl apply -f -
 #[derive(Debug, clap::Args)]

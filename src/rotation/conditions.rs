@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
 
 use super::active_certificates::{client_leaves, common, leaf};
@@ -27,6 +28,10 @@ pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: 
         anchor.converged = Some(plan.converged.iter().any(|ca| ca.fingerprint == anchor.fingerprint));
     }
     status.client_bundle = plan.client_bundle.iter().map(TrustAnchor::from).collect();
+    status.client_bundle_data = match plan.client_bundle.as_slice() {
+        [only] => Some(STANDARD.encode(only.pem())),
+        _ => None,
+    };
     status.waits = plan.waits.clone();
     status.trust_sources = plan.trust_sources.clone();
     client_conditions::report(entry, plan, &mut status, now);

@@ -135,6 +135,7 @@ pub fn observe(seen: &ObservedState<'_>, now: Timestamp) -> GatewaySecretStatus 
         unlisted_clients: previous.unlisted_clients,
         client_trust: previous.client_trust.clone(),
         client_bundle: previous.client_bundle.clone(),
+        client_bundle_data: previous.client_bundle_data.clone(),
         endpoints: previous.endpoints,
         trust_sources: previous.trust_sources.clone(),
         managed_config_maps: seen.managed_config_maps.clone(),

@@ -28,6 +28,7 @@ mod break_glass;
 mod ca_bundles;
 mod certgen;
 mod client_auth;
+mod client_renewals;
 mod clients;
 mod config_maps;
 mod connectivity;
@@ -87,6 +88,7 @@ const MODULES: &[&[Case]] = &[
     ca_bundles::CASES,
     certgen::CASES,
     client_auth::CASES,
+    client_renewals::CASES,
     clients::CASES,
     config_maps::CASES,
     connectivity::CASES,

@@ -58,7 +58,7 @@ impl<'c> Policies<'c> {
             manifests += &format!("---\n{object}\n");
             policies.objects.push((kind, name));
         }
-        ensure!(policies.objects.len() == 4, "expected two policies and their bindings, saw {yaml}");
+        ensure!(policies.objects.len() == 6, "expected three policies and their bindings, saw {yaml}");
         cluster.kubectl(["create", "-f", "-"]).stdin(manifests).ok()?;
         Ok(policies)
     }

@@ -79,6 +79,7 @@ fn rotation(kept: &Kept<'_>) -> Result<()> {
     set_status(kept, "certificate", "root", &json!({ "revision": 2, "conditions": [] }))?;
 
     kept.wait_phase("TrustExpanded")?;
+    ensure!(kept.status()?["clientBundleData"].is_null(), "two CAs are published as one");
     ensure!(waiting.exited()?.is_none(), "it did not wait: {}", waiting.log());
     kept.set_gateway_delay("1s")?;
     let code = waiting.wait(SOON)?;
@@ -89,6 +90,9 @@ fn rotation(kept: &Kept<'_>) -> Result<()> {
         kept.bundle()?.is_some_and(|bundle| bundle == new.pem().replace("\r\n", "\n")),
         "the old CA is still trusted"
     );
+    // What the policy client-bundle compares.
+    let data = STANDARD.encode(new.pem().replace("\r\n", "\n"));
+    ensure!(status["clientBundleData"] == data, "saw {status}");
     ensure!(waiting.log().contains(&format!("{}/gateway: Steady", kept.ns)), "{}", waiting.log());
     Ok(())
 }

@@ -26,7 +26,7 @@ const AGENT_KEEPS_CERTIFICATE: &str = "eq .Values.servingCertificate.mode \"agen
 const FULLNAME: &str = "{{ include \"trustspan.fullname\" . }}";
 
 /// Lines of manifests that a value replaces.
-pub(crate) const REPLACED: [(&str, &str); 7] = [
+pub(crate) const REPLACED: [(&str, &str); 8] = [
     (
         "          values: [kube-system, kube-node-lease, trustspan-system]",
         "          values: {{ include \"trustspan.excludedNamespaces\" . }}",
@@ -46,6 +46,10 @@ pub(crate) const REPLACED: [(&str, &str); 7] = [
       {{- with .Values.servingCertificate.caBundle }}
       caBundle: {{ . }}
       {{- end }}",
+    ),
+    (
+        "    # Ignore with policies.\n    failurePolicy: Fail",
+        "    failurePolicy: {{ ternary \"Ignore\" \"Fail\" .Values.policies.enabled }}",
     ),
     (
         "\nwebhooks:",
