@@ -135,7 +135,7 @@ fn the_policy_of_clients_decides_as_the_webhook(cluster: &Cluster) -> Result<()>
                 spec["distrustedCAs"] = json!([distrusted]);
             }
             // Each CA is the bundle of one.
-            let bundle = if number < 3 { vec![&cas[number]] } else { bundle };
+            let bundle = cas.get(number).map_or(bundle, |ca| vec![ca]);
             let object = json!({
                 "apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "metadata": { "name": name }, "spec": spec,
             });
@@ -221,7 +221,7 @@ fn fingerprints(base64: &str) -> Option<BTreeSet<String>> {
     read.rejected.is_none().then(|| read.into_certificates().into_iter().map(|ca| ca.fingerprint).collect())
 }
 
-/// Whether `ca.crt` starts with a certificate, and nothing else follows that looks like one.
+/// Whether `ca.crt` starts with a certificate, and no other PEM block follows.
 fn is_one_certificate(object: &Value) -> bool {
     let text = STANDARD.decode(object["data"]["ca.crt"].as_str().unwrap_or_default()).unwrap_or_default();
     let begins = text.windows(11).filter(|window| window == b"-----BEGIN ").count();
