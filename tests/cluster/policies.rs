@@ -287,7 +287,7 @@ fn median_ms(mut times: Vec<Duration>) -> f64 {
 fn the_manifests_apply_by_kustomize(cluster: &Cluster) -> Result<()> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/policies");
     let applied = cluster.kubectl(["apply", "--dry-run=server", "-k", folder]).ok()?;
-    ensure!(applied.lines().count() == 4, "saw {applied}");
+    ensure!(applied.lines().count() == 6, "saw {applied}");
     Ok(())
 }
 
