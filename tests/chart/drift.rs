@@ -72,7 +72,7 @@ pub(crate) fn objects(bed: &Bed) -> Result<()> {
 
 /// With the policies, the webhook of clients' renewals may be missing.
 fn ignore_missing_renewals(object: &mut Value) {
-    let webhooks = object["webhooks"].as_array_mut().into_iter().flatten();
+    let webhooks = object.pointer_mut("/webhooks").and_then(Value::as_array_mut).into_iter().flatten();
     for webhook in webhooks.filter(|webhook| webhook["name"] == "client-renewals.mutate.trustspan.dev") {
         webhook["failurePolicy"] = json!("Ignore");
     }
