@@ -1,5 +1,5 @@
-//! Rules that need no certificate, and the trust of declared clients that are renewed, as ValidatingAdmissionPolicies: the API server enforces them while no replica of the webhook runs
-//! (docs/adr/0035).
+//! Rules that need no certificate, and the trust of declared clients that are renewed, as ValidatingAdmissionPolicies: the API server enforces
+//! them while no replica of the webhook runs (docs/adr/0035).
 //!
 //! The fields, names, users and messages are those of the functions that the webhook calls. `./test cluster policies` compares both.
 
@@ -207,8 +207,8 @@ const ONE_CERTIFICATE: &str = "[object.?data[?\"ca.crt\"].orValue(\"\")].exists(
     && c.startsWith(\"LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0t\")\n\
     && ![\"LS0tLS1CRUdJTi\", \"0tLS0tQkVHSU4g\", \"tLS0tLUJFR0lOI\"].exists(b, c.substring(36).contains(b)))";
 
-/// Judges the Secret of a declared client whose `ca.crt` is one CA, as an issuer writes it: that has to be the whole bundle. A webhook that runs adds the
-/// rest before, and other CAs are then in `ca.crt`, too: only a single one is judged.
+/// Judges the Secret of a declared client whose `ca.crt` is one CA, as an issuer writes it: that has to be the whole bundle. A webhook that runs
+/// adds the rest before, so several CAs are not judged.
 fn client_bundle(excluded: &[&str]) -> Value {
     let of_this = format!(
         "object.metadata.?labels[?{CLIENT_LABEL:?}].orValue(\"\") == params.metadata.name\n\

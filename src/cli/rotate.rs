@@ -86,8 +86,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if !args.wait {
         return Ok(ExitCode::SUCCESS);
     }
-    let deadline = Instant::now() + args.timeout;
-    let Some(issued) = issued(&args.source, namespace, &certificate, revision, deadline)? else {
+    let started = Instant::now();
+    let is_over = || started.elapsed() >= args.timeout;
+    let Some(issued) = issued(&args.source, namespace, &certificate, revision, is_over)? else {
         anstream::eprintln!("Certificate {} has not been issued: see its conditions", printable(&certificate));
         return Ok(ExitCode::FAILURE);
     };
@@ -98,20 +99,20 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         Ok(found)
     };
     // While the agent has not seen the new CA, the phase is still that of the last rotation.
-    wait::until(deadline, read, |entry| {
+    wait::until(started, args.timeout, read, |entry| {
         let bundle = &entry.status.client_bundle;
         is_seen |= issued.iter().all(|ca| bundle.iter().any(|anchor| anchor.fingerprint == ca.fingerprint));
         is_seen && entry.status.phase == Some(Phase::Steady)
     })
 }
 
-/// The CAs of the first issuance of a Certificate after this revision; `None` at the deadline.
+/// The CAs of the first issuance of a Certificate after this revision; `None` on timeout.
 fn issued(
     source: &ClusterArgs,
     namespace: &str,
     certificate: &str,
     revision: Option<i64>,
-    deadline: Instant,
+    is_over: impl Fn() -> bool,
 ) -> Result<Option<Vec<Certificate>>, Failure> {
     loop {
         let (last, issued) =
@@ -119,7 +120,7 @@ fn issued(
         if last > revision.unwrap_or_default() && !issued.is_empty() {
             return Ok(Some(issued));
         }
-        if Instant::now() >= deadline {
+        if is_over() {
             return Ok(None);
         }
         std::thread::sleep(wait::EVERY);

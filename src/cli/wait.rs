@@ -47,15 +47,16 @@ pub struct Args {
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let read = || args.source.read_with(&args.state, std::slice::from_ref(&args.name));
     let is_reached = |entry: &Entry| rank(entry.status.phase.unwrap_or_default()) >= rank(args.phase);
-    until(Instant::now() + args.timeout, read, is_reached)
+    until(Instant::now(), args.timeout, read, is_reached)
 }
 
-/// Waits until GatewaySecrets have reached something, and prints their phases meanwhile. At the deadline it prints what they wait for.
+/// Waits until GatewaySecrets have reached something, and prints their phases meanwhile. On timeout it prints what they wait for.
 ///
 /// # Errors
 /// When they cannot be read.
 pub(super) fn until(
-    deadline: Instant,
+    started: Instant,
+    timeout: Duration,
     read: impl Fn() -> Result<Vec<Entry>, Failure>,
     mut is_reached: impl FnMut(&Entry) -> bool,
 ) -> Result<ExitCode, Failure> {
@@ -73,7 +74,7 @@ pub(super) fn until(
             return Ok(ExitCode::SUCCESS);
         }
         printed = Some(phases);
-        if Instant::now() >= deadline {
+        if started.elapsed() >= timeout {
             for wait in entries.iter().flat_map(|entry| &entry.status.waits) {
                 anstream::eprintln!("{:?} waits: {}", wait.step, printable(&wait.reason));
             }
