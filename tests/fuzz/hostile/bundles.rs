@@ -27,7 +27,7 @@ fn judged(label: &str, kind: &Value, object: &Value, old: &Value) -> Trial {
         let review = Review::parse(body.as_bytes(), Limits::default().review).expect("a review");
         let request = Request { in_guarded_namespace: true, ..review.request("agent") };
         let decision = validate(&request, &registry, &Severities::default(), Timestamp::now());
-        answer(&review.uid, &decision).expect("an answer");
+        answer(review.uid(), &decision).expect("an answer");
     })
 }
 

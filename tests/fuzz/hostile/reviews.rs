@@ -48,7 +48,7 @@ fn judged(body: &str, decide: impl FnOnce(&Request<'_>, Timestamp) -> Decision) 
     let Ok(review) = Review::parse(body.as_bytes(), Limits::default().review) else { return };
     let request = Request { in_guarded_namespace: true, ..review.request("agent") };
     let decision = decide(&request, Timestamp::now());
-    answer(&review.uid, &decision).expect("an answer");
+    answer(review.uid(), &decision).expect("an answer");
 }
 
 fn registry(leaves: &[Identity]) -> Registry {
