@@ -90,7 +90,7 @@ fn settings<'a>(server: &JsonPath<'a>, proxies: &Place<'a>) -> Option<TlsSetting
     let pins = pins.filter_map(|pin| pin.text()).collect();
     let is_used = !presents.is_empty() || trust != TrustSource::NotVerified;
     let hosts = server.get("hosts").items().filter_map(|host| host.text()).collect();
-    is_used.then(|| TlsSettings { deciding_field, presents, trust, is_upstream: false, hosts, pins })
+    is_used.then_some(TlsSettings { deciding_field, presents, trust, is_upstream: false, hosts, pins })
 }
 
 fn explicit_trust<'a>(tls: &JsonPath<'a>, proxies: &Place<'a>) -> TrustSource<'a> {
