@@ -13,7 +13,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use super::tls::ServingCertificate;
-use crate::admission::{Decision, Kind, Operation};
+use crate::admission::{Decision, Kind, Operation, rules};
 use crate::store::RegistryCache;
 use crate::trust::{Severity, Verdict};
 
@@ -104,7 +104,12 @@ impl Metrics {
     pub fn new(cache: Arc<RegistryCache>, certificate: Option<Arc<ServingCertificate>>) -> Self {
         let mut registry = Registry::with_prefix("trustspan");
         registry.register("build", "The version that runs", Info::new([("version", crate::VERSION)]));
-        let (requests, findings, break_glass) = (Family::default(), Family::default(), Family::default());
+        let (requests, findings) = (Family::default(), Family::default());
+        let break_glass = Family::<RuleLabel, Counter>::default();
+        // `increase()` misses the first increment of a series that was absent.
+        for rule in rules().filter(|rule| !rule.is_fixed()) {
+            drop(break_glass.get_or_create(&RuleLabel { rule: rule.id }));
+        }
         // 0.25 ms to 4 s: the timeouts of the webhooks are at most 5 s.
         let duration: Family<_, _, fn() -> _> =
             Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.000_25, 2.0, 15)));
@@ -245,6 +250,12 @@ mod tests {
         metrics.overrode(&decision);
         let text = metrics.encode().unwrap();
         assert!(text.contains(r#"trustspan_break_glass_total{rule="empty"} 1"#), "{text}");
+    }
+
+    #[test]
+    fn overrides_of_each_rule_are_counted_from_zero() {
+        let text = Metrics::new(Arc::default(), None).encode().unwrap();
+        assert!(text.contains(r#"trustspan_break_glass_total{rule="expired"} 0"#), "{text}");
     }
 
     #[test]

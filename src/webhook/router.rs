@@ -26,11 +26,11 @@ use super::metrics::{Metrics, ReviewedObject};
 use super::queues::{Place, Queues, Ticket};
 use super::response::answer;
 use super::review::{Review, ReviewError};
-use crate::admission::{self, Decision, Request};
+use crate::admission::{self, Decision, Override, Request};
 use crate::health::{Detail, Health};
 use crate::registry::Registry;
 use crate::store::{HealthState, RegistryCache};
-use crate::trust::Severities;
+use crate::trust::{Severities, Verdict};
 
 /// The functions that decide. [`Default`] gives those of [`admission`].
 #[derive(Clone, Copy, Debug)]
@@ -242,6 +242,12 @@ impl Webhook {
                 (self.decide.validate)(&request, registry, &self.severities, now)
             }
         };
+        if decision.verdict() != Verdict::Deny && !review.is_dry_run() {
+            for Override { rule, .. } in &decision.overrides {
+                let Request { namespace, name, username, .. } = request;
+                tracing::warn!(rule, namespace, name, username, "a denial was overridden");
+            }
+        }
         let answer = answer(review.uid(), &decision).map_err(|_| internal())?;
         Ok(Judged { subject, decision, answer, is_dry_run: review.is_dry_run() })
     }
