@@ -6,6 +6,8 @@ mod certgen;
 mod check;
 #[path = "cli/init.rs"]
 mod init;
+#[path = "cli/uninstall.rs"]
+mod uninstall;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -395,8 +397,10 @@ fn closed_pipe_causes_no_panic() {
         ["completions", "bash"],
     ] {
         let args: Vec<_> = args.into_iter().filter(|a| !a.is_empty()).collect();
-        let mut child = trustspan(&args).spawn().expect("the binary");
-        drop(child.stdout.take());
+        // Closed before the start, so that no output fits into its buffer.
+        let (reader, writer) = io::pipe().expect("a pipe");
+        drop(reader);
+        let mut child = trustspan(&args).stdout(writer).spawn().expect("the binary");
         let feeder = feed(&mut child, stream(500, 1));
         let output = child.wait_with_output().expect("an end");
         feeder.join().expect("fed");

@@ -168,15 +168,16 @@ fn print(proposals: &Proposals, objects: &[Value], unread: &[String], account: &
     let label = |namespace: &&String| format!("kubectl label namespace {namespace} {GUARD}={GUARD_ENABLED}");
     let labels: Vec<_> = namespaces.iter().map(label).collect();
     comment(&mut out, "Run first, so that no invalid Secret is stored there", &labels)?;
+    // The agent notices a right that follows the GatewaySecret only at its next poll.
+    for object in proposals.gateway_secrets.iter().flat_map(|proposal| agent::role(&proposal.entry, account)) {
+        write!(out, "---\n{}", serde_saphyr::to_string(&object)?)?;
+    }
     for Proposal { secret_name, entry, comments } in &proposals.gateway_secrets {
         writeln!(out, "---")?;
         comment(&mut out, &format!("For Secret {}/{secret_name}", entry.namespace), comments)?;
         let mut object = GatewaySecret::new(&entry.name, entry.spec.clone());
         object.metadata.namespace = Some(entry.namespace.clone());
         write!(out, "{}", serde_saphyr::to_string(&object)?)?;
-    }
-    for object in proposals.gateway_secrets.iter().flat_map(|proposal| agent::role(&proposal.entry, account)) {
-        write!(out, "---\n{}", serde_saphyr::to_string(&object)?)?;
     }
     Ok(out.flush()?)
 }

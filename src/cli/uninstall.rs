@@ -149,7 +149,8 @@ impl Dependents {
 
     fn is_empty(&self) -> bool {
         let is_steady = self.rotating().next().is_none();
-        is_steady && self.webhooks.is_empty() && self.rewritten.is_empty() && self.naming.is_empty()
+        // The webhook configurations are part of the installation.
+        is_steady && self.rewritten.is_empty() && self.naming.is_empty()
     }
 
     fn rotating(&self) -> impl Iterator<Item = &Entry> {

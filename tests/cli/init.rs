@@ -65,7 +65,12 @@ fn generates_manifests_that_rbac_and_check_accept() {
     // A comment in the output asks the user to rename the Secret of the Certificate. The RBAC objects have that name.
     let adopted = GATEWAY.replace("secretName: gw-root,", "secretName: gw-root-source,");
     let roles = text(&run(&["rbac", "-f", "-"], &format!("{adopted}---\n{generated}")).stdout);
-    assert!(!roles.is_empty() && generated.ends_with(&roles), "expected the RBAC objects\n{roles}\nsaw\n{generated}");
+    // Before the GatewaySecret, so that the agent may read its Secrets when it sees it.
+    let (before, after) = generated.split_once(&roles).unwrap_or_default();
+    assert!(
+        !roles.is_empty() && !before.contains("kind: GatewaySecret") && after.contains("kind: GatewaySecret"),
+        "expected the RBAC objects\n{roles}\nsaw\n{generated}"
+    );
     assert!(text(&run(&["check", "-f", "-"], &generated).stdout).contains("0 denied"));
     // A GatewaySecret that exists is not generated again.
     let (again, code, _) = init(&format!("{GATEWAY}---\n{generated}"), &[]);
