@@ -80,9 +80,10 @@ pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: 
         None => remove(&mut status, JOURNAL),
         Some(since) => {
             let message = format!(
-                "The journal from before {since} is lost: it was deleted or could not be read. What gateways and clients had then counts \
-                 as written at that time, so all propagation delays started again. While gateways are probed, a serving certificate \
-                 that the journal does not list counts as earlier content. No action is needed."
+                "There is no journal from before {since}: the managed Secret was taken over, or the journal was deleted or could not be \
+                 read. What gateways and clients had then counts as written at that time, so all propagation delays started again. \
+                 While gateways are probed, a serving certificate that the journal does not list counts as earlier content. No \
+                 action is needed."
             );
             set(entry, &mut status, JOURNAL, (ConditionStatus::False, "Lost", message), now);
         }
