@@ -161,6 +161,11 @@ impl Decision {
         Verdict::of(&self.findings)
     }
 
+    /// The denials that were overridden; none if another one still rejects the request.
+    pub fn effective_overrides(&self) -> &[Override] {
+        if self.verdict() == Verdict::Deny { &[] } else { &self.overrides }
+    }
+
     /// The findings that reject the request.
     pub fn denials(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|f| f.severity == Severity::Deny)

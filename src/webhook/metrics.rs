@@ -152,10 +152,7 @@ impl Metrics {
 
     /// Counts the denials that were overridden: none if another denial still rejects the request.
     pub fn overrode(&self, decision: &Decision) {
-        if decision.verdict() == Verdict::Deny {
-            return;
-        }
-        for applied in &decision.overrides {
+        for applied in decision.effective_overrides() {
             self.break_glass.get_or_create(&RuleLabel { rule: applied.rule }).inc();
         }
     }

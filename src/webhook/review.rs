@@ -1,8 +1,7 @@
 //! Parses an `admission.k8s.io/v1` AdmissionReview.
 //!
 //! Any caller that reaches the port may send one, so it is hostile until proven otherwise. Only the fields that decisions need are parsed, and
-//! their texts stay in the body;
-//! `object` and `oldObject` stay untyped, so that unknown fields and number formats are preserved.
+//! their texts stay in the body. `object` and `oldObject` stay untyped, so that unknown fields and number formats are preserved.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -30,7 +30,7 @@ use crate::admission::{self, Decision, Override, Request};
 use crate::health::{Detail, Health};
 use crate::registry::Registry;
 use crate::store::{HealthState, RegistryCache};
-use crate::trust::{Severities, Verdict};
+use crate::trust::Severities;
 
 /// The functions that decide. [`Default`] gives those of [`admission`].
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +90,6 @@ struct Judged {
     subject: ReviewedObject,
     decision: Decision,
     answer: String,
-    is_dry_run: bool,
 }
 
 /// A status and its message.
@@ -216,9 +215,6 @@ impl Webhook {
         };
         *subject = judged.subject;
         self.metrics.decided(name, judged.subject, &judged.decision);
-        if !judged.is_dry_run {
-            self.metrics.overrode(&judged.decision);
-        }
         Ok(judged.answer)
     }
 
@@ -242,14 +238,15 @@ impl Webhook {
                 (self.decide.validate)(&request, registry, &self.severities, now)
             }
         };
-        if decision.verdict() != Verdict::Deny && !review.is_dry_run() {
-            for Override { rule, .. } in &decision.overrides {
+        if !review.is_dry_run() {
+            for Override { rule, .. } in decision.effective_overrides() {
                 let Request { namespace, name, username, .. } = request;
                 tracing::warn!(rule, namespace, name, username, "a denial was overridden");
             }
+            self.metrics.overrode(&decision);
         }
         let answer = answer(review.uid(), &decision).map_err(|_| internal())?;
-        Ok(Judged { subject, decision, answer, is_dry_run: review.is_dry_run() })
+        Ok(Judged { subject, decision, answer })
     }
 }
 
