@@ -34,6 +34,7 @@ pub mod connectivity;
 pub mod consumer;
 pub mod health;
 pub mod identity;
+pub mod json;
 pub mod registry;
 pub mod rewrite;
 pub mod rotation;

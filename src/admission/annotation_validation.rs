@@ -8,6 +8,7 @@ use crate::api::names::{
     ADOPT, CARRY_OVER, GUARD, GUARD_ENABLED, MANAGED_LABEL, RELOAD, RELOAD_NEVER, REWRITE, REWRITE_DISABLED,
 };
 use crate::api::{Kind, shortened};
+use crate::json::Json;
 use crate::rewrite::is_rewritten;
 use crate::trust::{Finding, Severity};
 
@@ -25,7 +26,7 @@ struct Key {
 
 impl Key {
     /// The value in the metadata of an object, if the value has no effect.
-    fn ignored_value<'v>(&self, metadata: &'v Value) -> Option<&'v Value> {
+    fn ignored_value<'v>(&self, metadata: &'v Json<'v>) -> Option<&'v Json<'v>> {
         metadata[self.map].get(self.name).filter(|value| !value.as_str().is_some_and(self.is_valid))
     }
 }
@@ -112,13 +113,14 @@ pub(super) fn field(metadata: &str, map: &str, key: &str) -> String {
 
 /// Annotations and labels without effect, on an object or in the `secretTemplate` of a Certificate, which becomes the
 /// metadata of a Secret. One that the stored object already has only warns.
-pub(super) fn findings(kind: Kind<'_>, object: &Value, old: Option<&Value>) -> Vec<Finding> {
+pub(super) fn findings(kind: Kind<'_>, object: &Json<'_>, old: Option<&Json<'_>>) -> Vec<Finding> {
     let pointer = metadata_of_secret(kind).unwrap_or("/metadata");
     let kind = if pointer == TEMPLATE { SECRET } else { kind };
     let (metadata, old) = (object.pointer(pointer), old.and_then(|old| old.pointer(pointer)));
     let findings = KEYS.iter().filter(|key| (key.is_read_on)(kind)).filter_map(|key| {
         let value = key.ignored_value(metadata?)?;
-        let message = format!("{} has no effect. expected {}", shortened(&value.to_string()), key.expected);
+        let message =
+            format!("{} has no effect. expected {}", shortened(&Value::from(value).to_string()), key.expected);
         let finding = VALUE_IGNORED.finding(field(pointer, key.map, key.name), message);
         let is_stored = old.and_then(|old| key.ignored_value(old)) == Some(value);
         Some(if is_stored { Finding { severity: Severity::Warn, ..finding } } else { finding })
@@ -128,7 +130,7 @@ pub(super) fn findings(kind: Kind<'_>, object: &Value, old: Option<&Value>) -> V
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use crate::json::json;
 
     use super::*;
     use crate::admission::{Context, Request, Verdict, check, mutate, validate};
@@ -136,12 +138,12 @@ mod tests {
     use crate::trust::Severities;
     use crate::trust::fixtures::now;
 
-    fn shown(object: &Value) -> Vec<String> {
+    fn shown(object: &Json<'_>) -> Vec<String> {
         let findings = findings(Kind::of(object), object, None);
         findings.iter().map(|finding| format!("{}: {}", finding.field, finding.message)).collect()
     }
 
-    fn object(api_version: &str, kind: &str, map: &str, key: &str, value: Value) -> Value {
+    fn object(api_version: &str, kind: &str, map: &str, key: &str, value: Json<'static>) -> Json<'static> {
         json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "it", map: {key: value}}})
     }
 
@@ -201,7 +203,7 @@ mod tests {
     fn warns_about_a_stored_value_and_shortens_a_long_one() {
         let secret = |value: &str| object("v1", "Secret", "annotations", CARRY_OVER, json!(value));
         let (old, long) = (secret("yes"), "y".repeat(5000));
-        let of = |object: &Value| findings(Kind::of(object), object, Some(&old)).remove(0);
+        let of = |object: &Json<'_>| findings(Kind::of(object), object, Some(&old)).remove(0);
         assert_eq!(of(&old).severity, Severity::Warn);
         assert!(of(&secret(&long)).message.len() < 120, "{}", of(&secret(&long)).message);
     }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use crate::json::Json;
 
 use super::rules::{BREAK_GLASS, RuleInfo, UNREADABLE, VALUE_IGNORED};
 use super::{Decision, Operation, Request};
@@ -61,7 +61,7 @@ pub(super) fn apply(request: &Request<'_>, decision: &mut Decision) {
 
 /// Applies the annotations of an object for `trustspan check`, which does not know the user: a denial that can be overridden stays a denial,
 /// with a hint, unless `if_allowed` assumes a user with the right.
-pub(super) fn preview(object: &Value, mut findings: Vec<Finding>, if_allowed: bool) -> Vec<Finding> {
+pub(super) fn preview(object: &Json<'_>, mut findings: Vec<Finding>, if_allowed: bool) -> Vec<Finding> {
     let overrides = annotations(object);
     for finding in &mut findings {
         let Some(reason) = reason(&overrides, finding) else { continue };
@@ -77,7 +77,7 @@ pub(super) fn preview(object: &Value, mut findings: Vec<Finding>, if_allowed: bo
 }
 
 /// The annotations that override nothing, for `trustspan check`.
-pub(super) fn ignored(object: &Value) -> Vec<Finding> {
+pub(super) fn ignored(object: &Json<'_>) -> Vec<Finding> {
     let finding = |(rule, reason): (&str, &str)| {
         let field = format!("metadata.annotations[{BREAK_GLASS_PREFIX}{rule}]");
         Some(VALUE_IGNORED.finding(field, without_effect(rule, reason)?))
@@ -101,7 +101,7 @@ fn is_overridable(rule: &str) -> bool {
 }
 
 /// The reasons by rule.
-fn annotations(object: &Value) -> BTreeMap<&str, &str> {
+fn annotations<'a>(object: &'a Json<'a>) -> BTreeMap<&'a str, &'a str> {
     let all = object["metadata"]["annotations"].as_object().into_iter().flatten();
     all.filter_map(|(key, value)| Some((key.strip_prefix(BREAK_GLASS_PREFIX)?, value.as_str().unwrap_or_default())))
         .collect()

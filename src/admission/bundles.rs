@@ -8,13 +8,13 @@ mod kubeconfig;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use jiff::Timestamp;
-use serde_json::Value;
 
 use super::owned_objects::CLEANUP_CONTROLLERS;
 use super::rules::{KUBECONFIG_UNREADABLE, UNREADABLE};
 use super::secret_write::SecretWrite;
 use super::{Kind, Operation, Request, connectivity, guard};
 use crate::api::SourceKind;
+use crate::json::Json;
 use crate::registry::Registry;
 use crate::rotation::readers::decode;
 use crate::trust::{self, Finding, ParsedSecret, Secret, SecretUsage, Severities, Severity, TlsConsumer};
@@ -152,8 +152,8 @@ pub(super) fn config_map(
 /// The findings on an object that is created or changed; `None` if it has no bundle.
 fn findings(
     kind: Kind<'_>,
-    object: &Value,
-    old: Option<&Value>,
+    object: &Json<'_>,
+    old: Option<&Json<'_>>,
     severities: &Severities,
     now: Timestamp,
 ) -> Option<Vec<Finding>> {
@@ -188,7 +188,7 @@ fn compared(new: &BundleLocations, old: &BundleLocations, severities: &Severitie
     all
 }
 
-fn locations(kind: Kind<'_>, object: &Value, old: Option<&Value>) -> Option<BundleLocations> {
+fn locations(kind: Kind<'_>, object: &Json<'_>, old: Option<&Json<'_>>) -> Option<BundleLocations> {
     match kind {
         config_map::KIND => config_map::locations(object, old),
         kind => api_objects::locations(kind, object),

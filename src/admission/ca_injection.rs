@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use serde_json::Value;
+use crate::json::Json;
 
 use super::connectivity::declared;
 use crate::api::Mode;
@@ -16,9 +16,9 @@ use crate::trust::{Certificate, bundle, decoded, is_distrusted};
 pub(super) const KEY: &str = "ca.crt";
 
 /// The bundle to write into the Secret of a declared client; `None` if the Secret is not that of a declared client, or already has this bundle.
-pub(super) fn wanted(object: &Value, namespace: &str, registry: &Registry) -> Option<Vec<Certificate>> {
+pub(super) fn wanted(object: &Json<'_>, namespace: &str, registry: &Registry) -> Option<Vec<Certificate>> {
     let entry = declared(object["metadata"]["labels"][CLIENT_LABEL].as_str(), namespace, registry)?;
-    let stored = decoded(object["data"].as_object()?.get(KEY).and_then(Value::as_str).unwrap_or_default())?;
+    let stored = decoded(object["data"].as_object()?.get(KEY).and_then(Json::as_str).unwrap_or_default())?;
     let present = certificates(&stored)?;
     let bundle = connectivity::observed(&entry.status.client_bundle);
     if entry.spec.mode != Mode::Bundle || bundle.is_empty() {
@@ -48,10 +48,10 @@ fn certificates(text: &[u8]) -> Option<Vec<Certificate>> {
 #[cfg(test)]
 mod tests {
     use base64::{Engine, engine::general_purpose::STANDARD};
-    use serde_json::json;
 
     use super::*;
     use crate::api::{TrustAnchor, names::CLIENT_LABEL};
+    use crate::json::json;
     use crate::registry::tests::entry;
     use crate::trust::fixtures::{Authority, ca, parsed};
 
@@ -61,12 +61,12 @@ mod tests {
         Registry::new([entry])
     }
 
-    fn client(cas: &[&Authority]) -> Value {
+    fn client(cas: &[&Authority]) -> Json<'static> {
         let text: String = cas.iter().map(|ca| ca.pem()).collect();
         json!({"metadata": {"labels": {CLIENT_LABEL: "gateway"}}, "data": {KEY: STANDARD.encode(text)}})
     }
 
-    fn names(object: &Value, registry: &Registry) -> Option<Vec<String>> {
+    fn names(object: &Json<'_>, registry: &Registry) -> Option<Vec<String>> {
         wanted(object, "mesh", registry).map(|cas| cas.into_iter().map(|ca| ca.subject).collect())
     }
 
@@ -86,7 +86,7 @@ mod tests {
         let registry = registry(&[&only]);
         let in_layout = |text: &str| {
             let mut object = client(&[]);
-            object["data"][KEY] = STANDARD.encode(text).into();
+            object["data"][KEY] = json!(STANDARD.encode(text));
             names(&object, &registry)
         };
         let canonical = parsed(only.der()).pem();
@@ -105,7 +105,7 @@ mod tests {
             let mut entry = registry(&[&new, &old]).entries()[0].clone();
             entry.spec.clients.namespaces = granted.iter().map(|name| (*name).to_owned()).collect();
             let mut object = client(&[&new]);
-            object["metadata"]["labels"][CLIENT_LABEL] = label.into();
+            object["metadata"]["labels"][CLIENT_LABEL] = json!(label);
             wanted(&object, "apps", &Registry::new([entry])).map(|cas| cas.len())
         };
         assert_eq!(names(&["apps"], "mesh_gateway"), Some(2));
@@ -117,11 +117,11 @@ mod tests {
     fn does_not_change_other_secrets() {
         let (old, new) = (ca("old"), ca("new"));
         let mut other = client(&[&new]);
-        other["metadata"]["labels"][CLIENT_LABEL] = "another".into();
+        other["metadata"]["labels"][CLIENT_LABEL] = json!("another");
         assert_eq!(names(&other, &registry(&[&new, &old])), None);
         assert_eq!(names(&client(&[&new]), &registry(&[])), None, "status has no bundle");
         let mut broken = client(&[]);
-        broken["data"][KEY] = STANDARD.encode("-----BEGIN CERTIFICATE-----\nx\n").into();
+        broken["data"][KEY] = json!(STANDARD.encode("-----BEGIN CERTIFICATE-----\nx\n"));
         assert_eq!(names(&broken, &registry(&[&new, &old])), None);
     }
 }

@@ -2,9 +2,9 @@
 //! Stateless: computed from `object` and `oldObject`.
 
 use jiff::Timestamp;
-use serde_json::Value;
 
 use crate::api::names::CARRY_OVER;
+use crate::json::Json;
 use crate::trust::{Certificate, Secret, bundle, carry_over, credential};
 
 /// The number of old CAs that the value `true` keeps.
@@ -13,7 +13,7 @@ const DEFAULT: usize = 1;
 /// The CA key of a Secret, and the bundle to write under it; `None` if no CA is carried over.
 ///
 /// [`carry_over`] chooses them, up to the number in the annotation. A write that has the old CAs already is not changed.
-pub(super) fn bundle(object: &Value, old: &Value, now: Timestamp) -> Option<(&'static str, Vec<Certificate>)> {
+pub(super) fn bundle(object: &Json<'_>, old: &Json<'_>, now: Timestamp) -> Option<(&'static str, Vec<Certificate>)> {
     let most = most(object["metadata"]["annotations"][CARRY_OVER].as_str()?)?;
     let (key, new) = loaded_bundle(object)?;
     let (_, old) = loaded_bundle(old)?;
@@ -30,8 +30,8 @@ pub(super) fn most(annotation: &str) -> Option<usize> {
 }
 
 /// The key and CAs of the bundle that a proxy loads; `None` if it would not load all of it. The validating webhook reports why.
-fn loaded_bundle(object: &Value) -> Option<(&'static str, Vec<Certificate>)> {
-    let secret = Secret::from_value(object).ok()?;
+fn loaded_bundle(object: &Json<'_>) -> Option<(&'static str, Vec<Certificate>)> {
+    let secret = Secret::from_json(object).ok()?;
     let ca = credential::ca_bundle(&secret)?;
     let read = bundle::read(ca.pem);
     (read.rejected.is_none() && !read.entries.is_empty()).then(|| (ca.key, read.into_certificates()))
@@ -39,12 +39,12 @@ fn loaded_bundle(object: &Value) -> Option<(&'static str, Vec<Certificate>)> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use crate::json::json;
 
     use super::*;
     use crate::trust::fixtures::{Authority, ca, ca_between, now};
 
-    fn secret(annotation: &str, cas: &[&Authority]) -> Value {
+    fn secret(annotation: &str, cas: &[&Authority]) -> Json<'static> {
         let text: String = cas.iter().map(|ca| ca.pem()).collect();
         json!({"metadata": {"annotations": {CARRY_OVER: annotation}}, "stringData": {"ca.crt": text}})
     }

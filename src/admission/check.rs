@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::rules::{INVALID_RESOURCE, NAME_CONFLICT, NOT_REWRITTEN, REWRITE_HELD};
 use super::secret_write::{DecodedWrite, SecretWrite};
@@ -13,6 +12,7 @@ use super::{
     unknown_gateway_secret,
 };
 use crate::api::{GROUP, GatewaySecretSpec, Kind};
+use crate::json::Json;
 use crate::registry::{Entry, Registry};
 use crate::rewrite::{Write, rewrite};
 use crate::rotation::{Inventory, Outlook};
@@ -40,7 +40,7 @@ impl Context {
 }
 
 /// The findings on an object; `None` if trustspan does not judge it.
-pub fn check(object: &Value, namespace: &str, context: &Context, now: Timestamp) -> Option<Vec<Finding>> {
+pub fn check(object: &Json<'_>, namespace: &str, context: &Context, now: Timestamp) -> Option<Vec<Finding>> {
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or(namespace);
     let ignored =
         [annotation_validation::findings(Kind::of(object), object, None), break_glass::ignored(object)].concat();
@@ -62,7 +62,7 @@ pub fn check(object: &Value, namespace: &str, context: &Context, now: Timestamp)
     Some(break_glass::preview(object, findings, context.may_break_glass))
 }
 
-fn findings(object: &Value, namespace: &str, context: &Context, now: Timestamp) -> Option<Vec<Finding>> {
+fn findings(object: &Json<'_>, namespace: &str, context: &Context, now: Timestamp) -> Option<Vec<Finding>> {
     let kind = Kind::of(object);
     let request = Request {
         may_break_glass: context.may_break_glass,
@@ -120,7 +120,7 @@ fn with_unguarded(request: &Request<'_>, judge: impl Fn(&Request<'_>) -> Vec<Fin
     findings
 }
 
-fn check_gateway_secret(object: &Value, namespace: &str, registry: &Registry) -> Vec<Finding> {
+fn check_gateway_secret(object: &Json<'_>, namespace: &str, registry: &Registry) -> Vec<Finding> {
     if let Err(error) = GatewaySecretSpec::deserialize(&object["spec"]) {
         return vec![INVALID_RESOURCE.finding("spec", error.to_string())];
     }
@@ -132,7 +132,7 @@ fn check_gateway_secret(object: &Value, namespace: &str, registry: &Registry) ->
 }
 
 /// Warns about a GatewaySecret whose source Secret is unknown.
-fn unresolved(object: &Value, namespace: &str, registry: &Registry) -> Option<Finding> {
+fn unresolved(object: &Json<'_>, namespace: &str, registry: &Registry) -> Option<Finding> {
     let named = |entry: &&Entry| entry.namespace == namespace && object["metadata"]["name"] == entry.name.as_str();
     let entry = registry.entries().iter().find(named).filter(|entry| entry.source_name().is_empty())?;
     let certificate = &entry.spec.certificate_ref.as_ref()?.name;
@@ -144,7 +144,7 @@ fn unresolved(object: &Value, namespace: &str, registry: &Registry) -> Option<Fi
 }
 
 /// Values in `spec.distrustedCAs` that cannot be a fingerprint.
-fn mistyped(object: &Value) -> impl Iterator<Item = Finding> {
+fn mistyped(object: &Json<'_>) -> impl Iterator<Item = Finding> {
     let named = object["spec"]["distrustedCAs"].as_array().into_iter().flatten().enumerate();
     let is_fingerprint = |text: &str| text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     named.filter(move |(_, item)| !item.as_str().is_some_and(is_fingerprint)).map(|(at, _)| {
@@ -153,7 +153,7 @@ fn mistyped(object: &Value) -> impl Iterator<Item = Finding> {
     })
 }
 
-fn conflicts(object: &Value, namespace: &str, registry: &Registry) -> Vec<Finding> {
+fn conflicts(object: &Json<'_>, namespace: &str, registry: &Registry) -> Vec<Finding> {
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     let entry = registry.entries().iter().find(|entry| entry.namespace == namespace && entry.name == name);
     let Some((entry, holder)) = entry.and_then(|entry| Some((entry, registry.conflict(entry)?))) else {
@@ -172,7 +172,7 @@ fn conflicts(object: &Value, namespace: &str, registry: &Registry) -> Vec<Findin
 
 /// Names that are not rewritten: because the rewrite is blocked, or because the webhook missed the write of an object that the cluster stores
 /// (it has a uid).
-fn check_names(kind: Kind<'_>, object: &Value, namespace: &str, registry: &Registry) -> Option<Vec<Finding>> {
+fn check_names(kind: Kind<'_>, object: &Json<'_>, namespace: &str, registry: &Registry) -> Option<Vec<Finding>> {
     if !crate::rewrite::is_rewritten(kind) {
         return None;
     }

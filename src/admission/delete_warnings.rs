@@ -2,11 +2,11 @@
 //! they stay, but they are no longer updated.
 
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::owned_objects::CLEANUP_CONTROLLERS;
 use super::{Operation, Request};
 use crate::api::Phase;
+use crate::json::Json;
 
 /// The warnings; none if the agent has written nothing. Each has at most 120 characters, which is what clients show.
 pub(super) fn notes(request: &Request<'_>) -> Vec<String> {
@@ -14,7 +14,7 @@ pub(super) fn notes(request: &Request<'_>) -> Vec<String> {
     old.filter(|_| !CLEANUP_CONTROLLERS.contains(&request.username)).and_then(warnings).unwrap_or_default()
 }
 
-fn warnings(old: &Value) -> Option<Vec<String>> {
+fn warnings(old: &Json<'_>) -> Option<Vec<String>> {
     let status = &old["status"];
     let phase = Phase::deserialize(&status["phase"]).ok()?;
     let managed = status["secretName"].as_str()?;
@@ -36,21 +36,21 @@ fn warnings(old: &Value) -> Option<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use crate::json::json;
 
     use super::*;
     use crate::admission::{Kind, Verdict, validate};
     use crate::registry::Registry;
     use crate::trust::{Severities, fixtures::now};
 
-    fn object(phase: &str) -> Value {
+    fn object(phase: &str) -> Json<'static> {
         json!({
             "metadata": {"name": "gateway", "namespace": "mesh"}, "spec": {"sourceSecretName": "root"},
             "status": {"phase": phase, "secretName": "gateway", "bundle": [{"fingerprint": "00"}]},
         })
     }
 
-    fn notes_on(object: &Value, change: impl FnOnce(&mut Request<'_>)) -> Vec<String> {
+    fn notes_on(object: &Json<'_>, change: impl FnOnce(&mut Request<'_>)) -> Vec<String> {
         let kind = Kind { group: "trustspan.dev", version: "v1alpha1", kind: "GatewaySecret" };
         // When a collection is deleted, the API server sends no names.
         let mut request = Request { name: "", ..Request::fixture(kind, None, Some(object)) };

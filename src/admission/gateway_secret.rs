@@ -3,13 +3,13 @@
 
 use jiff::Timestamp;
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::rules::{MANAGED_RENAMED, NAMESPACE_UNGUARDED};
 use super::{Operation, Request};
 use crate::api::names::{GUARD, GUARD_ENABLED};
 use crate::api::{Clients, GatewaySecretSpec, GatewaySecretStatus, Mode, shortened};
 use crate::connectivity;
+use crate::json::Json;
 use crate::registry::Registry;
 use crate::rotation::counted;
 use crate::trust::{Certificate, Finding, Severities, is_distrusted};
@@ -22,7 +22,7 @@ const NAMED: usize = 2;
 pub(super) fn findings(request: &Request<'_>, severities: &Severities) -> Vec<Finding> {
     let Some(object) = request.stored_object() else { return Vec::new() };
     let old = request.old_object;
-    let had_another_name = |old: &&Value| managed_name(old).is_some_and(|name| managed_name(object) != Some(name));
+    let had_another_name = |old: &&Json<'_>| managed_name(old).is_some_and(|name| managed_name(object) != Some(name));
     let renamed = old.filter(had_another_name).and_then(|old| managed_secret_renamed(object, &old["status"]));
     let is_new_spec = request.operation == Operation::Create || old.is_some_and(|old| old["spec"] != object["spec"]);
     let unguarded = (is_new_spec && !request.in_guarded_namespace).then(|| namespace_unguarded(request.namespace));
@@ -31,7 +31,7 @@ pub(super) fn findings(request: &Request<'_>, severities: &Severities) -> Vec<Fi
 
 /// A name in `spec.secretName` other than that of the managed Secret in `status`. No Gateway or workload that uses this Secret would be
 /// rewritten. During a rotation the agent, which reads Secrets only by the names in the spec, could not copy the serving pair either.
-pub(super) fn managed_secret_renamed(object: &Value, status: &Value) -> Option<Finding> {
+pub(super) fn managed_secret_renamed(object: &Json<'_>, status: &Json<'_>) -> Option<Finding> {
     let (stored, name) = (status["secretName"].as_str()?, managed_name(object)?);
     let exists = status["bundle"].as_array().is_some_and(|bundle| !bundle.is_empty());
     (exists && stored != name).then(|| MANAGED_RENAMED.finding("spec.secretName", renamed_message(stored, &name)))
@@ -45,7 +45,7 @@ pub(super) fn renamed_message(stored: &str, name: &str) -> String {
     )
 }
 
-fn managed_name(object: &Value) -> Option<String> {
+fn managed_name(object: &Json<'_>) -> Option<String> {
     let spec = GatewaySecretSpec::deserialize(&object["spec"]).ok()?;
     Some(spec.managed_name(object["metadata"]["name"].as_str()?).to_owned())
 }
@@ -61,7 +61,7 @@ pub(super) fn namespace_unguarded(namespace: &str) -> Finding {
 
 /// Warnings about undeclared clients, and about the clients that a change of the spec cuts off.
 pub(super) fn notes(request: &Request<'_>, registry: &Registry, now: Timestamp) -> Vec<String> {
-    let spec = |object: &Value| GatewaySecretSpec::deserialize(&object["spec"]).ok();
+    let spec = |object: &Json<'_>| GatewaySecretSpec::deserialize(&object["spec"]).ok();
     let Some(new) = request.object.and_then(spec) else { return Vec::new() };
     let mut notes = Vec::new();
     if new.mode == Mode::Bundle && !new.clients.all_declared {
@@ -129,7 +129,7 @@ fn cut_off_warning(field: &str, effect: &str, names: &[&str], all: usize) -> Opt
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use crate::json::json;
 
     use super::*;
     use crate::admission::Kind;
@@ -139,27 +139,27 @@ mod tests {
 
     const KIND: Kind<'static> = Kind { group: "trustspan.dev", version: "v1alpha1", kind: "GatewaySecret" };
 
-    fn update<'r>(object: &'r Value, old: &'r Value) -> Request<'r> {
+    fn update<'r>(object: &'r Json<'r>, old: &'r Json<'r>) -> Request<'r> {
         Request::fixture(KIND, Some(object), Some(old))
     }
 
     /// GatewaySecret `gw`, whose status has managed Secret `gw` with a CA.
-    fn named(secret_name: Option<&str>) -> Value {
+    fn named(secret_name: Option<&str>) -> Json<'static> {
         let mut object = json!({
             "metadata": {"name": "gw"}, "spec": {"sourceSecretName": "root"},
             "status": {"secretName": "gw", "bundle": [{"fingerprint": "00"}]},
         });
         if let Some(name) = secret_name {
-            object["spec"]["secretName"] = name.into();
+            object["spec"]["secretName"] = json!(name);
         }
         object
     }
 
-    fn changed(object: &Value, old: &Value) -> Option<Finding> {
+    fn changed(object: &Json<'_>, old: &Json<'_>) -> Option<Finding> {
         findings(&update(object, old), &Severities::default()).pop()
     }
 
-    fn stored(object: &Value) -> Option<Finding> {
+    fn stored(object: &Json<'_>) -> Option<Finding> {
         managed_secret_renamed(object, &object["status"])
     }
 
@@ -182,13 +182,18 @@ mod tests {
         assert_eq!(stored(&named(None)), None);
     }
 
-    fn warnings(old: Value, new: Value, bundle: &[&Authority], clients: &[(&str, &Authority)]) -> Vec<String> {
+    fn warnings(
+        old: Json<'static>,
+        new: Json<'static>,
+        bundle: &[&Authority],
+        clients: &[(&str, &Authority)],
+    ) -> Vec<String> {
         warnings_with(old, new, bundle, clients, None)
     }
 
     fn warnings_with(
-        old: Value,
-        new: Value,
+        old: Json<'static>,
+        new: Json<'static>,
         bundle: &[&Authority],
         clients: &[(&str, &Authority)],
         cut_off_by_copy: Option<Vec<String>>,
@@ -207,7 +212,7 @@ mod tests {
             same_names: false,
         };
         entry.status.leaves = Some(clients.iter().map(leaf).collect());
-        let object = |mut spec: Value| {
+        let object = |mut spec: Json<'static>| {
             spec["clients"] = json!({"allDeclared": true});
             json!({"metadata": {"name": "gateway"}, "spec": spec})
         };
@@ -217,7 +222,7 @@ mod tests {
 
     #[test]
     fn warns_about_undeclared_clients() {
-        let warnings = |spec: Value| {
+        let warnings = |spec: Json<'static>| {
             let object = json!({"metadata": {"name": "gateway"}, "spec": spec});
             let request = Request { kind: KIND, ..Request::create(&object, "mesh") };
             notes(&request, &Registry::new([]), now())

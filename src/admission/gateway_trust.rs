@@ -1,6 +1,6 @@
 //! Checks from which object a Gateway takes its clients' CAs.
 
-use serde_json::Value;
+use crate::json::Json;
 
 use super::rules::ADMITS_EVERYBODY;
 use crate::api::Kind;
@@ -11,7 +11,7 @@ use crate::trust::{Finding, Severity};
 
 /// Servers that accept every client, or reset every connection. One that the stored object already has only warns, so that its other fields
 /// can still be changed.
-pub(super) fn findings(kind: Kind<'_>, object: &Value, old: Option<&Value>) -> Vec<Finding> {
+pub(super) fn findings(kind: Kind<'_>, object: &Json<'_>, old: Option<&Json<'_>>) -> Vec<Finding> {
     let before = old.map(|old| names_without_cas(kind, old)).unwrap_or_default();
     let finding = |(field, name): (String, &str)| {
         let message = format!(
@@ -25,7 +25,7 @@ pub(super) fn findings(kind: Kind<'_>, object: &Value, old: Option<&Value>) -> V
     names_without_cas(kind, object).into_iter().map(finding).collect()
 }
 
-fn names_without_cas<'a>(kind: Kind<'_>, object: &'a Value) -> Vec<(String, &'a str)> {
+fn names_without_cas<'a>(kind: Kind<'_>, object: &'a Json<'a>) -> Vec<(String, &'a str)> {
     let of = |settings: TlsSettings<'a>| match settings.trust {
         TrustSource::Nothing(name) => Some((settings.field(), name)),
         _ => None,
@@ -35,7 +35,7 @@ fn names_without_cas<'a>(kind: Kind<'_>, object: &'a Value) -> Vec<(String, &'a 
 
 /// Servers with a managed certificate that take their clients' CAs from another object, for which every rotation has to
 /// wait.
-pub(super) fn notes(kind: Kind<'_>, object: &Value, namespace: &str, registry: &Registry) -> Vec<String> {
+pub(super) fn notes(kind: Kind<'_>, object: &Json<'_>, namespace: &str, registry: &Registry) -> Vec<String> {
     let of = |settings: TlsSettings<'_>| {
         let entry = settings.presents.iter().find_map(|named| registry.user_of(&named.place, named.name))?;
         let source = match &settings.trust {
@@ -63,12 +63,12 @@ fn is_managed_source(entry: &Entry, namespace: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use crate::json::json;
 
     use super::*;
     use crate::registry::tests::entry;
 
-    fn gateway(tls: Value) -> Value {
+    fn gateway(tls: Json<'static>) -> Json<'static> {
         json!({
             "apiVersion": "networking.istio.io/v1", "kind": "Gateway",
             "spec": {"selector": {"istio": "ingressgateway"}, "servers": [{"tls": tls}]},
@@ -79,7 +79,7 @@ mod tests {
     fn rejects_a_secret_without_cas_and_warns_about_a_stored_one() {
         let mutual =
             |name: &str| gateway(json!({"mode": "MUTUAL", "credentialName": "gw", "caCertCredentialName": name}));
-        let of = |object: &Value, old: Option<&Value>| findings(Kind::of(object), object, old);
+        let of = |object: &Json<'_>, old: Option<&Json<'_>>| findings(Kind::of(object), object, old);
         let denied = of(&mutual("partners"), None);
         assert_eq!(denied.len(), 1);
         assert_eq!(
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn warns_about_another_source_of_cas_only_with_a_managed_certificate() {
         let registry = Registry::new([entry("mesh", "root", "gw")]);
-        let of = |tls: Value| notes(Kind::of(&gateway(json!({}))), &gateway(tls), "apps", &registry);
+        let of = |tls: Json<'static>| notes(Kind::of(&gateway(json!({}))), &gateway(tls), "apps", &registry);
         for name in ["root", "gw"] {
             let tls =
                 json!({"mode": "MUTUAL", "credentialName": name, "caCertCredentialName": "configmap://apps/partners"});

@@ -23,7 +23,8 @@ mod unknown_gateway_secret;
 mod validate;
 
 use json_patch::Patch;
-use serde_json::Value;
+
+use crate::json::Json;
 
 pub use crate::api::Kind;
 use crate::trust::{Finding, Severity, Verdict};
@@ -60,14 +61,14 @@ pub struct Request<'a> {
     /// Gateways take CAs from the object, according to the API server (docs/guard.md).
     pub decides_trust: bool,
     /// The new object; `None` for DELETE.
-    pub object: Option<&'a Value>,
+    pub object: Option<&'a Json<'a>>,
     /// The stored object; `None` for CREATE.
-    pub old_object: Option<&'a Value>,
+    pub old_object: Option<&'a Json<'a>>,
 }
 
 impl<'a> Request<'a> {
     /// The CREATE of an object by a user without special rights, in an unguarded namespace.
-    pub fn create(object: &'a Value, namespace: &'a str) -> Self {
+    pub fn create(object: &'a Json<'a>, namespace: &'a str) -> Self {
         Self {
             operation: Operation::Create,
             kind: Kind::of(object),
@@ -92,7 +93,7 @@ impl<'a> Request<'a> {
     }
 
     /// The object that an allowed request stores. `None` for a deletion, and for one that only drains.
-    pub(super) fn stored_object(&self) -> Option<&'a Value> {
+    pub(super) fn stored_object(&self) -> Option<&'a Json<'a>> {
         let is_write = matches!(self.operation, Operation::Create | Operation::Update);
         self.object.filter(|_| is_write && !self.is_draining())
     }
@@ -114,13 +115,13 @@ impl<'a> Request<'a> {
 impl<'a> Request<'a> {
     /// A write in the guarded namespace `mesh`, by a user without special rights: a CREATE, an UPDATE of an old object or, without a new one,
     /// a DELETE.
-    pub(crate) fn fixture(kind: Kind<'a>, object: Option<&'a Value>, old_object: Option<&'a Value>) -> Self {
+    pub(crate) fn fixture(kind: Kind<'a>, object: Option<&'a Json<'a>>, old_object: Option<&'a Json<'a>>) -> Self {
         let operation = match (object, old_object) {
             (Some(_), None) => Operation::Create,
             (Some(_), Some(_)) => Operation::Update,
             (None, _) => Operation::Delete,
         };
-        let named = object.or(old_object).unwrap_or(&Value::Null);
+        let named = object.or(old_object).unwrap_or(&Json::Null);
         Self { operation, kind, in_guarded_namespace: true, object, old_object, ..Self::create(named, "mesh") }
     }
 }

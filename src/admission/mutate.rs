@@ -3,11 +3,11 @@
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
 use json_patch::{AddOperation, Patch, PatchOperation, jsonptr::PointerBuf};
-use serde_json::Value;
 
 use super::{Decision, Kind, Operation, Request, annotation_validation, ca_injection, carry_over, gateway_trust};
 use crate::api::names::{CERTGEN_HASH, LOADED_HASH};
 use crate::consumer;
+use crate::json::Json;
 use crate::registry::Registry;
 use crate::rewrite::{Write, rewrite};
 use crate::trust::Certificate;
@@ -39,7 +39,7 @@ pub fn mutate(request: &Request<'_>, registry: &Registry, now: Timestamp) -> Dec
 
 /// A warning that a restart leaves no ready pod of a workload, if a TrustConsumer or certgen restarts it: both leave an annotation in its pod
 /// template.
-fn restart_interruption(object: &Value) -> Option<String> {
+fn restart_interruption(object: &Json<'_>) -> Option<String> {
     let annotations = &object["spec"]["template"]["metadata"]["annotations"];
     let is_restarted = [LOADED_HASH, CERTGEN_HASH].iter().any(|key| annotations[*key].is_string());
     let gap = consumer::gap(object).filter(|_| is_restarted)?;
@@ -47,7 +47,7 @@ fn restart_interruption(object: &Value) -> Option<String> {
 }
 
 /// The patch that adds CAs to a Secret.
-fn added_cas(object: &Value, old: Option<&Value>, namespace: &str, registry: &Registry, now: Timestamp) -> Patch {
+fn added_cas(object: &Json<'_>, old: Option<&Json<'_>>, namespace: &str, registry: &Registry, now: Timestamp) -> Patch {
     let injected = || ca_injection::wanted(object, namespace, registry).map(|cas| (ca_injection::KEY, cas));
     let carried = || carry_over::bundle(object, old?, now);
     let Some((key, cas)) = injected().or_else(carried) else { return Patch::default() };

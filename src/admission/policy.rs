@@ -7,20 +7,21 @@ use serde_json::Value;
 
 use super::rules::{INVALID_RESOURCE, RuleInfo, SEVERITY_IGNORED};
 use crate::api::{ChangeWindow, RotationPolicySpec};
+use crate::json::Json;
 use crate::trust::{Finding, Severity};
 
 /// The findings on a policy in a manifest.
-pub(super) fn findings(object: &Value) -> Vec<Finding> {
+pub(super) fn findings(object: &Json<'_>) -> Vec<Finding> {
     // `spec` may be left out.
-    let spec = Some(&object["spec"]).filter(|spec| !spec.is_null());
-    if let Err(error) = RotationPolicySpec::merged(spec) {
+    let spec = Some(Value::from(&object["spec"])).filter(|spec| !spec.is_null());
+    if let Err(error) = RotationPolicySpec::merged(&spec) {
         return vec![INVALID_RESOURCE.finding("spec", error.to_string())];
     }
     [ignored_severities(object), unknown_time_zones(object, None)].concat()
 }
 
 /// Severities without effect.
-fn ignored_severities(object: &Value) -> Vec<Finding> {
+fn ignored_severities(object: &Json<'_>) -> Vec<Finding> {
     let named = object["spec"]["severities"].as_object().into_iter().flatten();
     let reasons = named.filter_map(|(rule, _)| match RuleInfo::find(rule) {
         Some(rule) if !rule.is_fixed() => None,
@@ -38,7 +39,7 @@ fn ignored_severities(object: &Value) -> Vec<Finding> {
 }
 
 /// Change windows that never open. One that the stored object already has only warns, so that its labels can still be changed.
-pub(super) fn unknown_time_zones(object: &Value, old: Option<&Value>) -> Vec<Finding> {
+pub(super) fn unknown_time_zones(object: &Json<'_>, old: Option<&Json<'_>>) -> Vec<Finding> {
     // In a set, since a hostile spec has thousands.
     let before: HashSet<_> = old.map(unknown).unwrap_or_default().into_iter().map(|(_, message)| message).collect();
     let finding = |(at, message): (usize, String)| {
@@ -50,7 +51,7 @@ pub(super) fn unknown_time_zones(object: &Value, old: Option<&Value>) -> Vec<Fin
 }
 
 /// The index of each window with an unknown time zone, and the message about it.
-fn unknown(object: &Value) -> Vec<(usize, String)> {
+fn unknown(object: &Json<'_>) -> Vec<(usize, String)> {
     let windows = object["spec"]["changeWindows"].as_array().into_iter().flatten().enumerate();
     let zone = |(at, window)| Some((at, ChangeWindow::deserialize(window).ok()?.zone().err()?.to_string()));
     windows.filter_map(zone).collect()
@@ -58,11 +59,11 @@ fn unknown(object: &Value) -> Vec<(usize, String)> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use crate::json::json;
 
     use super::*;
 
-    fn object(zones: &[&str]) -> Value {
+    fn object(zones: &[&str]) -> Json<'static> {
         let windows: Vec<_> =
             zones.iter().map(|zone| json!({ "from": "22:00", "to": "02:00", "timeZone": zone })).collect();
         json!({ "spec": { "changeWindows": windows } })
@@ -80,7 +81,7 @@ mod tests {
     #[test]
     fn rejects_new_unknown_time_zones_and_warns_about_stored_ones() {
         let new = object(&["UTC", "Europe/Berlni"]);
-        let findings = |old: Option<&Value>| {
+        let findings = |old: Option<&Json<'_>>| {
             let found = unknown_time_zones(&new, old);
             found.iter().map(|finding| (finding.severity, finding.field.clone())).collect::<Vec<_>>()
         };

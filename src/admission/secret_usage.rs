@@ -13,7 +13,7 @@ use crate::trust::{ParsedSecret, Proxy, SecretUsage, UsageKind};
 pub(super) fn usage<'r>(write: &SecretWrite<'r>, new: &ParsedSecret<'_>) -> SecretUsage<'r> {
     // From the object itself: a stored Secret that cannot be decoded may have had a bundle.
     let old = write.request.old_object;
-    let had_bundle = old.is_some_and(|old| CA_KEYS.iter().any(|key| old["data"][key].is_string()));
+    let had_bundle = old.is_some_and(|old| CA_KEYS.iter().any(|key| old["data"][*key].is_string()));
     match write.claim {
         Some((entry, role)) => claimed(entry, role, had_bundle, write.now),
         None => unclaimed(write, new),
@@ -60,7 +60,7 @@ fn unclaimed(write: &SecretWrite<'_>, new: &ParsedSecret<'_>) -> SecretUsage<'st
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use crate::json::json;
 
     use super::*;
     use crate::admission::Request;

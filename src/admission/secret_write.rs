@@ -1,15 +1,15 @@
 //! A write of a Secret. Both versions are decoded and parsed once, and every check takes the same [`SecretWrite`].
 
 use jiff::Timestamp;
-use serde_json::Value;
 
 use super::{Operation, Request};
+use crate::json::Json;
 use crate::registry::{Entry, Registry, Role};
 use crate::trust::{ParsedSecret, Secret, SecretError, Severities, TlsConsumer};
 
 /// The old and the new Secret of an admission request, decoded.
 pub(super) struct DecodedWrite<'r> {
-    object: &'r Value,
+    object: &'r Json<'r>,
     new: Result<Secret, SecretError>,
     old: Option<Secret>,
 }
@@ -23,7 +23,7 @@ pub(super) struct SecretWrite<'r> {
     pub(super) claim: Option<(&'r Entry, Role)>,
     /// The severities for this Secret.
     pub(super) severities: Severities,
-    pub(super) object: &'r Value,
+    pub(super) object: &'r Json<'r>,
     pub(super) new: Result<ParsedSecret<'r>, &'r SecretError>,
     /// The stored version, on an update.
     pub(super) old: Option<ParsedSecret<'r>>,
@@ -34,7 +34,7 @@ impl<'r> DecodedWrite<'r> {
     pub(super) fn new(request: &Request<'r>) -> Option<Self> {
         let object = request.stored_object()?;
         let old = request.old_object.filter(|_| request.operation == Operation::Update);
-        Some(Self { object, new: Secret::from_value(object), old: old.and_then(|old| Secret::from_value(old).ok()) })
+        Some(Self { object, new: Secret::from_json(object), old: old.and_then(|old| Secret::from_json(old).ok()) })
     }
 }
 

@@ -2,12 +2,12 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
-use serde_json::{Value, json};
 
 use super::*;
 use crate::api::GatewayUse;
 use crate::api::Level;
 use crate::api::names::{GUARD, GUARD_ENABLED, MANAGED_LABEL};
+use crate::json::{Json, json};
 use crate::registry::tests::entry;
 use crate::registry::{Entry, Registry};
 use crate::rotation::{Inventory, Outlook};
@@ -17,7 +17,7 @@ use crate::trust::fixtures::{Authority, Leaf, ca, now};
 const SECRET: Kind<'static> = Kind { group: "", version: "v1", kind: "Secret" };
 
 /// The valid managed Secret `mesh/gw`.
-fn secret(ca: &Authority, leaf: &Leaf) -> Value {
+fn secret(ca: &Authority, leaf: &Leaf) -> Json<'static> {
     json!({
         "apiVersion": "v1", "kind": "Secret",
         "metadata": {"namespace": "mesh", "name": "gw", "labels": {MANAGED_LABEL: "true"}},
@@ -25,14 +25,13 @@ fn secret(ca: &Authority, leaf: &Leaf) -> Value {
     })
 }
 
-fn sound() -> Value {
+fn sound() -> Json<'static> {
     let ca = ca("root");
     secret(&ca, &ca.leaf("shop.example.com"))
 }
 
-fn with(mut object: Value, pointer: &str, value: Value) -> Value {
-    let (parent, key) = pointer.rsplit_once('/').unwrap();
-    object.pointer_mut(parent).unwrap()[key.replace("~1", "/")] = value;
+fn with(mut object: Json<'static>, pointer: &str, value: Json<'static>) -> Json<'static> {
+    *pointer[1..].split('/').fold(&mut object, |object, key| &mut object[key.replace("~1", "/").as_str()]) = value;
     object
 }
 
@@ -43,7 +42,7 @@ fn used() -> Entry {
     entry
 }
 
-fn request<'a>(operation: Operation, object: Option<&'a Value>, old_object: Option<&'a Value>) -> Request<'a> {
+fn request<'a>(operation: Operation, object: Option<&'a Json<'a>>, old_object: Option<&'a Json<'a>>) -> Request<'a> {
     Request { operation, ..Request::fixture(SECRET, object, old_object) }
 }
 
@@ -55,7 +54,7 @@ fn verdict(request: &Request<'_>, entry: Entry) -> (Vec<&'static str>, Vec<&'sta
     (deny.iter().map(|f| f.rule).collect(), warn.iter().map(|f| f.rule).collect())
 }
 
-fn create(object: &Value) -> (Vec<&'static str>, Vec<&'static str>) {
+fn create(object: &Json<'_>) -> (Vec<&'static str>, Vec<&'static str>) {
     verdict(&request(Operation::Create, Some(object), None), used())
 }
 
@@ -118,7 +117,7 @@ fn only_warns_about_what_the_stored_object_has() {
 #[test]
 fn does_not_judge_unguarded_secrets() {
     let mut object = with(sound(), "/stringData/ca.crt", json!("prose"));
-    let create = |object: &Value, in_guarded_namespace| {
+    let create = |object: &Json<'_>, in_guarded_namespace| {
         verdict(&Request { in_guarded_namespace, ..request(Operation::Create, Some(object), None) }, used())
     };
     for name in ["other", "root"] {
@@ -199,11 +198,11 @@ fn check_applies_the_same_severities() {
     assert_eq!(checked(&object, &context), Some(vec![ignored, ignored]), "expird is no rule, unreadable is fixed");
 }
 
-fn overriding(object: &Value, rule: &str, reason: &str) -> Value {
+fn overriding(object: &Json<'static>, rule: &str, reason: &str) -> Json<'static> {
     with(object.clone(), "/metadata/annotations", json!({format!("breakglass.trustspan.dev/{rule}"): reason}))
 }
 
-fn decided(may_break_glass: bool, object: &Value, old: Option<&Value>) -> Decision {
+fn decided(may_break_glass: bool, object: &Json<'_>, old: Option<&Json<'_>>) -> Decision {
     let operation = if old.is_some() { Operation::Update } else { Operation::Create };
     let request = Request { may_break_glass, ..request(operation, Some(object), old) };
     validate(&request, &Registry::new([used()]), &Severities::default(), now())
@@ -229,7 +228,7 @@ fn break_glass_overrides_the_named_rule_with_its_reason() {
 fn check_previews_break_glass() {
     let unsound = with(sound(), "/stringData/ca.crt", json!(ca("a").leaf("b").pem()));
     let annotated = overriding(&unsound, "not-a-ca", "ticket 7");
-    let judged = |object: &Value, may_break_glass| {
+    let judged = |object: &Json<'_>, may_break_glass| {
         let context = Context { registry: Registry::new([used()]), may_break_glass, ..Context::default() };
         let finding = check(object, "default", &context, now()).unwrap().remove(0);
         (finding.severity, finding.message)
@@ -277,14 +276,14 @@ fn break_glass_overrides_managed_in_use_but_not_unreadable() {
 
 #[test]
 fn an_object_that_is_being_deleted_loses_its_finalizers_unjudged_but_keeps_its_content() {
-    let deleted = |text: &str, finalizers: Value| {
+    let deleted = |text: &str, finalizers: Json<'static>| {
         let metadata = json!({
             "name": "gw-cacert", "labels": {MANAGED_LABEL: "true"}, "finalizers": finalizers,
             "deletionTimestamp": "2030-01-01T00:00:00Z",
         });
         json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"ca.crt": STANDARD.encode(text)}})
     };
-    let update = |old: &Value, new: &Value| verdict(&request(Operation::Update, Some(new), Some(old)), used());
+    let update = |old: &Json<'_>, new: &Json<'_>| verdict(&request(Operation::Update, Some(new), Some(old)), used());
     let (good, finalizers) = (ca("root").pem(), json!(["example.com/hold"]));
     let unsound = deleted("prose", finalizers.clone());
     assert_eq!(update(&unsound, &deleted("prose", json!([]))), (vec![], vec![]));
@@ -304,7 +303,8 @@ fn rejects_a_deletecollection_that_includes_a_managed_secret_in_use() {
 /// Server-side apply creates such objects, and gateways load them.
 #[test]
 fn rejects_a_new_object_with_a_deletion_timestamp() {
-    let for_deletion = |object: Value| with(object, "/metadata/deletionTimestamp", json!("2030-01-01T00:00:00Z"));
+    let for_deletion =
+        |object: Json<'static>| with(object, "/metadata/deletionTimestamp", json!("2030-01-01T00:00:00Z"));
     let unsound = for_deletion(with(sound(), "/stringData/ca.crt", json!("prose")));
     assert_eq!(create(&unsound).0, ["empty", "managed-in-use"]);
     // Otherwise later writes to it would not be judged.
@@ -358,7 +358,7 @@ fn warns_of_a_restart_that_leaves_no_ready_pod() {
             },
         })
     };
-    let notes = |object: &Value, by_agent| {
+    let notes = |object: &Json<'_>, by_agent| {
         let request = Request { by_agent, ..Request::fixture(kind, Some(object), None) };
         mutate(&request, &Registry::default(), now()).notes
     };
@@ -374,7 +374,7 @@ fn warns_of_a_restart_that_leaves_no_ready_pod() {
     assert_eq!(notes(&workload("other", "Recreate"), false), [""; 0], "nothing restarts it");
 }
 
-fn gateway(secret: &str) -> Value {
+fn gateway(secret: &str) -> Json<'static> {
     json!({
         "apiVersion": "networking.istio.io/v1", "kind": "Gateway",
         "metadata": {"namespace": "apps", "name": "public"},
@@ -382,15 +382,15 @@ fn gateway(secret: &str) -> Value {
     })
 }
 
-fn context(objects: &[Value]) -> Context {
+fn context(objects: &[Json<'static>]) -> Context {
     let mut bare = entry("mesh", "root", "gw");
     bare.status = Default::default();
     let mut inventory = Inventory::new([bare]);
-    objects.iter().for_each(|object| inventory.take(object, "default", now()));
+    objects.iter().for_each(|object| inventory.take(&object.into(), "default", now()));
     Context::new(inventory, Outlook::Whole, now())
 }
 
-fn checked(object: &Value, context: &Context) -> Option<Vec<(&'static str, Severity)>> {
+fn checked(object: &Json<'_>, context: &Context) -> Option<Vec<(&'static str, Severity)>> {
     let findings = check(object, "default", context, now())?;
     Some(findings.iter().map(|finding| (finding.rule, finding.severity)).collect())
 }
@@ -425,7 +425,7 @@ fn reports_a_blocked_rewrite() {
 fn only_warns_about_a_secret_in_an_unguarded_namespace_of_the_input() {
     let mut object = with(sound(), "/stringData/ca.crt", json!("prose"));
     object["metadata"] = json!({"namespace": "mesh", "name": "other"});
-    let namespace = |labels: Value| {
+    let namespace = |labels: Json<'static>| {
         let metadata = json!({"name": "mesh", "labels": labels});
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
     };

@@ -1,6 +1,6 @@
 //! A client whose label names no GatewaySecret: no rotation waits for it.
 
-use serde_json::Value;
+use crate::json::Json;
 
 use super::annotation_validation::{field, metadata_of_secret};
 use super::connectivity::declared;
@@ -14,7 +14,7 @@ use crate::trust::{Finding, Severities, Severity};
 /// rule: the GatewaySecret may be created later.
 pub(super) fn finding(
     kind: Kind<'_>,
-    object: &Value,
+    object: &Json<'_>,
     namespace: &str,
     registry: &Registry,
     severities: &Severities,
@@ -42,7 +42,7 @@ pub(super) fn finding(
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use crate::json::json;
 
     use super::*;
     use crate::admission::{Context, Request, Verdict, check, validate};
@@ -51,14 +51,14 @@ mod tests {
     use crate::registry::tests::entry;
     use crate::trust::fixtures::now;
 
-    fn secret(named: &str) -> Value {
+    fn secret(named: &str) -> Json<'static> {
         json!({
             "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "payments", "labels": {CLIENT_LABEL: named}},
             "data": {"note": ""},
         })
     }
 
-    fn certificate(named: &str) -> Value {
+    fn certificate(named: &str) -> Json<'static> {
         json!({
             "apiVersion": "cert-manager.io/v1", "kind": "Certificate", "metadata": {"name": "payments"},
             "spec": {"secretName": "payments", "secretTemplate": {"labels": {CLIENT_LABEL: named}}},
@@ -66,11 +66,11 @@ mod tests {
     }
 
     /// The messages of the webhook and of `check` on an object in namespace `mesh`.
-    fn messages(object: &Value, entries: &[Entry], severities: &Severities) -> [Vec<String>; 2] {
+    fn messages(object: &Json<'_>, entries: &[Entry], severities: &Severities) -> [Vec<String>; 2] {
         messages_with(object, Registry::new(entries.to_vec()), severities)
     }
 
-    fn messages_with(object: &Value, registry: Registry, severities: &Severities) -> [Vec<String>; 2] {
+    fn messages_with(object: &Json<'_>, registry: Registry, severities: &Severities) -> [Vec<String>; 2] {
         let request = Request::fixture(Kind::of(object), Some(object), None);
         let decision = validate(&request, &registry, severities, now());
         assert_ne!(decision.verdict(), Verdict::Deny);

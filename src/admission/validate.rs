@@ -1,7 +1,6 @@
 //! The validating webhook's decision.
 
 use jiff::Timestamp;
-use serde_json::Value;
 
 use super::owned_objects::CLEANUP_CONTROLLERS;
 use super::rules::MANAGED_IN_USE;
@@ -11,6 +10,7 @@ use super::{
     gateway_secret, gateway_trust, owned_objects, policy, secret_checks, unknown_gateway_secret,
 };
 use crate::api::GROUP;
+use crate::json::Json;
 use crate::registry::{Entry, Registry, Role};
 use crate::rotation::counted;
 use crate::trust::{Finding, ParsedSecret, Secret, Severities, TlsConsumer};
@@ -81,7 +81,7 @@ fn deletion(request: &Request<'_>, registry: &Registry, severities: &Severities,
     }
     let claim = registry.role(request.namespace, request.name);
     let Some((entry, users)) = users(claim) else {
-        let Some(Ok(old)) = request.old_object.map(Secret::from_value) else { return Vec::new() };
+        let Some(Ok(old)) = request.old_object.map(Secret::from_json) else { return Vec::new() };
         let old = ParsedSecret::new(&old, TlsConsumer::Envoy);
         let mut findings = connectivity::of_source(request, &old, None, registry, severities, now);
         findings.extend(connectivity::of_deleted_sibling(&old, claim, severities, now));
@@ -122,7 +122,7 @@ fn created_for_deletion(write: &SecretWrite<'_>) -> Option<Finding> {
 }
 
 /// Labels and annotations without effect, of an object or of the Secret that a Certificate makes.
-fn labels(request: &Request<'_>, object: &Value, registry: &Registry, severities: &Severities) -> Vec<Finding> {
+fn labels(request: &Request<'_>, object: &Json<'_>, registry: &Registry, severities: &Severities) -> Vec<Finding> {
     let ignored = annotation_validation::findings(request.kind, object, request.old_object);
     let ignored = ignored.into_iter().filter_map(|finding| severities.apply(finding));
     ignored

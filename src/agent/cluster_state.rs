@@ -16,6 +16,7 @@ use super::owned_objects::{self, StoredObject};
 use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, RELOAD, RELOAD_NEVER, journal_name, managed_config_map_name};
 use crate::api::{AdditionalTrust, MirroredFile, SourceKind, TrustConsumer};
 use crate::consumer;
+use crate::json::Json;
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
 use crate::rotation::planner::{
@@ -307,7 +308,7 @@ impl ClusterState {
         };
         let bundle = SecretUsage { kind: UsageKind::TrustBundle, ..entry.usage("") };
         let config_map = |object: Value| {
-            let secret = readers::decode(SourceKind::ConfigMap, &object).ok()?;
+            let secret = readers::decode(SourceKind::ConfigMap, &Json::from(&object)).ok()?;
             let summary = SecretSummary::of(&secret, bundle, &severities, now);
             let name = object["metadata"]["name"].as_str()?.to_owned();
             Some((name, (StoredObject { object, secret }, summary)))
@@ -462,7 +463,7 @@ async fn read_source(client: &Client, source: &SourceName) -> SourceState {
 /// The CAs of a source, as istiod and Envoy read it.
 fn source_state(kind: SourceKind, object: Option<&Value>) -> SourceState {
     let Some(object) = object else { return SourceState::Absent };
-    let secret = match readers::decode(kind, object) {
+    let secret = match readers::decode(kind, &Json::from(object)) {
         Ok(secret) => secret,
         Err(error) => return SourceState::Unreadable(error.to_string()),
     };

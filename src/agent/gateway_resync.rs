@@ -12,6 +12,7 @@ use super::lease::Leadership;
 use super::{FIELD_MANAGER, Settings};
 use crate::api::Kind;
 use crate::api::names::RESYNC_REQUESTED_AT;
+use crate::json::Json;
 use crate::registry::Registry;
 use crate::rewrite::{Write, rewrite};
 use crate::store::cluster;
@@ -60,7 +61,8 @@ fn was_missed(gateway: &Value, registry: &Registry, now: Timestamp) -> bool {
     let requested_at =
         metadata["annotations"][RESYNC_REQUESTED_AT].as_str().and_then(|at| at.parse::<Timestamp>().ok());
     let namespace = text(&metadata["namespace"]);
-    let write = Write { kind: Kind::of(gateway), namespace, object: gateway, old: None, by_agent: true };
+    let json = Json::from(gateway);
+    let write = Write { kind: Kind::of(&json), namespace, object: &json, old: None, by_agent: true };
     requested_at.is_none_or(|at| now.duration_since(at) >= MIN_INTERVAL)
         && metadata["deletionTimestamp"].is_null()
         && rewrite(&write, registry).renamed().len() > 0
@@ -73,7 +75,7 @@ async fn request_resync(
     name: &str,
     now: Timestamp,
 ) -> kube::Result<()> {
-    let kind = Kind::of(gateway);
+    let kind = Kind::of_value(gateway);
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(kind.group, kind.version, kind.kind));
     let api: Api<kube::api::DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
     let patch = json!({ "metadata": { "annotations": { RESYNC_REQUESTED_AT: now.to_string() } } });

@@ -37,6 +37,8 @@ pub(crate) use window::time_zone;
 pub use window::{ChangeWindow, Day, TimeOfDay, UnknownZone, WindowState};
 pub use workload_kind::WorkloadKind;
 
+use crate::json::Json;
+
 /// The API group of every trustspan resource.
 pub const GROUP: &str = "trustspan.dev";
 /// The served and stored version.
@@ -55,9 +57,18 @@ pub struct Kind<'a> {
 
 impl<'a> Kind<'a> {
     /// The kind of an object.
-    pub fn of(object: &'a Value) -> Self {
-        let api_version = object["apiVersion"].as_str().unwrap_or_default();
+    pub fn of(object: &'a Json<'a>) -> Self {
+        Self::parse(object["apiVersion"].as_str(), object["kind"].as_str())
+    }
+
+    /// The kind of an object that was read from a manifest or from the API server.
+    pub fn of_value(object: &'a Value) -> Self {
+        Self::parse(object["apiVersion"].as_str(), object["kind"].as_str())
+    }
+
+    fn parse(api_version: Option<&'a str>, kind: Option<&'a str>) -> Self {
+        let api_version = api_version.unwrap_or_default();
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        Self { group, version, kind: object["kind"].as_str().unwrap_or_default() }
+        Self { group, version, kind: kind.unwrap_or_default() }
     }
 }

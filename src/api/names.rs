@@ -1,6 +1,6 @@
 //! Labels, annotations and Secret keys that trustspan reads or writes.
 
-use serde_json::Value;
+use crate::json::Json;
 
 /// Prefix of the labels and annotations that trustspan reads or writes, except [`BREAK_GLASS_PREFIX`].
 pub const PREFIX: &str = "trustspan.dev/";
@@ -82,7 +82,7 @@ pub fn journal_name(gateway_secret: &str) -> String {
 }
 
 /// Whether cert-manager's cainjector fills in the caBundle fields of an object, by an annotation `cert-manager.io/inject-…`.
-pub(crate) fn is_ca_injected(object: &Value) -> bool {
+pub(crate) fn is_ca_injected(object: &Json<'_>) -> bool {
     let annotations = object["metadata"]["annotations"].as_object().into_iter().flatten();
     annotations.into_iter().any(|(key, _)| key.starts_with("cert-manager.io/inject-"))
 }

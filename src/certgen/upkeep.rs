@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::pending::CERTIFICATE;
 use super::{Blocked, Intent, ObjectKind, Objects, Options, Profile};
 use crate::api::names::{ADOPT, is_ca_injected};
+use crate::json::Json;
 use crate::trust::{Secret, bundle};
 
 /// A certificate is renewed when less than this part of its lifetime is left, as by cert-manager.
@@ -55,7 +56,7 @@ fn check_writers(profile: &Profile, objects: &Objects) -> Result<(), Blocked> {
     for (reference, object) in &objects.0 {
         match reference.kind {
             ObjectKind::MutatingWebhookConfiguration | ObjectKind::ValidatingWebhookConfiguration
-                if is_ca_injected(object) =>
+                if is_ca_injected(&Json::from(object)) =>
             {
                 return by_cert_manager(format!(
                     "the caBundle of {reference} (annotation cert-manager.io/inject-ca-from)"

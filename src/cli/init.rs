@@ -116,7 +116,7 @@ async fn in_cluster(
     };
     let mut pods = Vec::new();
     for selector in input.selectors() {
-        match objects::pods(client, selector.iter().map(|(key, value)| (*key, *value))).await {
+        match objects::pods(client, selector.iter().map(|(key, value)| (key.as_str(), value.as_str()))).await {
             Ok(selected) => pods.extend(selected),
             Err(error) => unread.push(format!("pods with {selector:?}: {}", cluster::error_message(&error))),
         }

@@ -4,10 +4,9 @@ use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use serde_json::Value;
-
 use super::sanitize::printable_lines;
 use crate::admission::{Kind, Request};
+use crate::json::Json;
 use crate::store::cluster;
 use crate::store::directory::StoreError;
 use crate::store::manifest::{self, Files, ManifestError, Source};
@@ -117,7 +116,7 @@ pub(super) fn print_error(error: &ManifestError) {
 const CLUSTER_SCOPED: [&str; 3] = ["admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io"];
 
 /// The CREATE request for an object.
-pub(super) fn create<'a>(object: &'a Value, namespace: &'a str) -> Request<'a> {
+pub(super) fn create<'a>(object: &'a Json<'a>, namespace: &'a str) -> Request<'a> {
     let kind = Kind::of(object);
     let is_cluster_scoped = CLUSTER_SCOPED.contains(&kind.group) || (kind.group, kind.kind) == ("", "Namespace");
     let own_namespace = || object["metadata"]["namespace"].as_str().unwrap_or(namespace);
@@ -134,9 +133,8 @@ pub(super) fn title(request: &Request<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
+    use crate::json::json;
 
     #[test]
     fn requests_of_objects() {

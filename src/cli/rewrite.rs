@@ -8,7 +8,6 @@ use std::process::ExitCode;
 
 use jiff::Timestamp;
 use json_patch::Patch;
-use serde_json::Value;
 
 use super::diff::FileDiff;
 use super::inputs::{create, print_error, title, unless_closed};
@@ -17,6 +16,7 @@ use super::severity::SeverityArgs;
 use super::{Failure, Inputs};
 use crate::admission;
 use crate::api::names::UNDO;
+use crate::json::Json;
 use crate::registry::Registry;
 use crate::rotation::Outlook;
 use crate::store::directory;
@@ -129,8 +129,9 @@ impl Rewriter<'_> {
         };
         let mut patches = Vec::new();
         for object in document.objects() {
-            let (patch, notes) = self.decide(&object.value);
-            let title = title(&create(&object.value, self.namespace));
+            let json = Json::from(&*object.value);
+            let (patch, notes) = self.decide(&json);
+            let title = title(&create(&json, self.namespace));
             for note in notes {
                 anstream::eprintln!("{}", printable(&format!("{}: {title}: {note}", object.source())));
             }
@@ -152,7 +153,7 @@ impl Rewriter<'_> {
         }))
     }
 
-    fn decide(&self, object: &Value) -> (Option<Patch>, Vec<String>) {
+    fn decide(&self, object: &Json<'_>) -> (Option<Patch>, Vec<String>) {
         if self.undo {
             let undo = crate::rewrite::undo(object);
             let passed_over = undo.as_ref().map_or(0, |undo| undo.passed_over);

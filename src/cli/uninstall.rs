@@ -14,6 +14,7 @@ use super::preflight::is_own_webhook;
 use super::sanitize::printable;
 use crate::api::names::{journal_name, managed_config_map_name};
 use crate::api::{Kind, Phase};
+use crate::json::Json;
 use crate::registry::{Entry, Registry};
 use crate::rewrite;
 use crate::store::{cluster, directory, objects};
@@ -117,11 +118,11 @@ impl Dependents {
     fn of(registry: Registry, objects: &[Value]) -> Self {
         let mut found = Self::default();
         for object in objects {
-            let Kind { group, kind, .. } = Kind::of(object);
+            let Kind { group, kind, .. } = Kind::of_value(object);
             let Some((.., resource)) = KINDS.iter().find(|known| (known.0, known.2) == (group, kind)) else { continue };
             let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
             let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name"));
-            let title = title(&create(object, ""));
+            let title = title(&create(&Json::from(object), ""));
             if object["webhooks"].as_array().is_some_and(|webhooks| webhooks.iter().any(is_own_webhook)) {
                 found.webhooks.entry(resource).or_default().push(name);
                 continue;
@@ -131,11 +132,12 @@ impl Dependents {
                 continue;
             }
             let mut object = object.clone();
-            if let Some(undo) = rewrite::undo(&object) {
+            if let Some(undo) = rewrite::undo(&Json::from(&object)) {
                 // A record that does not fit is reported by `rewrite --undo`.
                 let _ = json_patch::patch(&mut object, &undo.patch);
                 found.rewritten.push((resource, namespace.clone(), name));
             }
+            let object = Json::from(&object);
             for named in rewrite::names(Kind::of(&object), &object, &namespace) {
                 let user = registry.user_of(&named.place, named.name).filter(|user| user.managed_name() == named.name);
                 let Some(user) = user else { continue };
@@ -265,8 +267,8 @@ mod tests {
     fn prints_commands_for_what_was_rewritten_and_a_comment_for_what_a_user_wrote() {
         let written = gateway("shop", "root");
         let registry = || Registry::new([entry("mesh", "root", "gateway")]);
-        let (kind, object) = (Kind::of(&written), &written);
-        let write = rewrite::Write { kind, namespace: "mesh", object, old: None, by_agent: false };
+        let object = &Json::from(&written);
+        let write = rewrite::Write { kind: Kind::of(object), namespace: "mesh", object, old: None, by_agent: false };
         let mut rewritten = written.clone();
         let patch = rewrite::rewrite(&write, &registry()).patch;
         json_patch::patch(&mut rewritten, &patch).expect("a patch");

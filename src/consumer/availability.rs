@@ -1,6 +1,6 @@
 //! Whether a restart leaves a ready pod of a workload.
 
-use serde_json::Value;
+use crate::json::Json;
 
 use crate::api::WorkloadKind;
 
@@ -8,7 +8,7 @@ use crate::api::WorkloadKind;
 ///
 /// A PodDisruptionBudget changes nothing about that: it limits evictions, and rolling updates evict no pods
 /// (<https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-budgets>).
-pub(crate) fn gap(workload: &Value) -> Option<String> {
+pub(crate) fn gap(workload: &Json<'_>) -> Option<String> {
     let (spec, status) = (&workload["spec"], &workload["status"]);
     match workload["kind"].as_str().and_then(WorkloadKind::named) {
         Some(WorkloadKind::DaemonSet) => {
@@ -27,7 +27,7 @@ pub(crate) fn gap(workload: &Value) -> Option<String> {
     }
 }
 
-fn deployment(spec: &Value) -> Option<String> {
+fn deployment(spec: &Json<'_>) -> Option<String> {
     let pods = spec["replicas"].as_i64().unwrap_or(1);
     if pods == 0 {
         return None;
@@ -62,7 +62,7 @@ fn lets_go(pods: i64, unavailable: i64) -> Option<String> {
 }
 
 /// A number of pods, or a percentage of all.
-fn rounded(value: &Value, pods: i64, up: bool, default: i64) -> i64 {
+fn rounded(value: &Json<'_>, pods: i64, up: bool, default: i64) -> i64 {
     let percent = value.as_str().and_then(|text| text.strip_suffix('%')?.parse::<i64>().ok());
     match (value.as_i64(), percent) {
         (Some(number), _) => number,

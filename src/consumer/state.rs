@@ -9,6 +9,7 @@ use super::availability;
 use super::content::{Content, ContentFault, ReadFailure};
 use crate::api::names::LOADED_HASH;
 use crate::api::{ContentRollout, LoadedContent, Period, TrustConsumerSpec, TrustConsumerStatus, WorkloadRef};
+use crate::json::Json;
 use crate::rotation::rollouts::progress;
 
 /// Why there is no workload to restart.
@@ -137,7 +138,7 @@ impl Observation<'_> {
             by_hand: progress::restarts_by_hand(object),
             is_paused: object["spec"]["paused"] == true,
             unfinished,
-            gap: availability::gap(object),
+            gap: availability::gap(&Json::from(object)),
             refused: None,
         }
     }

@@ -295,7 +295,7 @@ fn strategies_that_let_the_last_pod_go_are_named() {
     let probe = json!({"spec": {"containers": [{"readinessProbe": {}}]}});
     let bare = json!({"spec": {"containers": [{}]}});
     let gap = |kind: &str, spec: serde_json::Value, pods: i64| {
-        availability::gap(&json!({"kind": kind, "spec": spec, "status": {"desiredNumberScheduled": pods}}))
+        availability::gap(&crate::json::json!({"kind": kind, "spec": spec, "status": {"desiredNumberScheduled": pods}}))
     };
     let rolling = |surge: &str, unavailable: &str, replicas: i64| {
         json!({

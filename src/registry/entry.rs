@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use serde_json::Value;
 
 use crate::api::names::CACERT_SUFFIX;
 use crate::api::{GatewaySecretSpec, GatewaySecretStatus, READY, Resolved, RotationPolicySpec, SecretRef, SourceKind};
@@ -198,10 +197,9 @@ impl Entry {
         (stored != self.managed_name() && !self.status.bundle.is_empty()).then_some(stored)
     }
 
-    /// Whether a pod or pod template has all workload labels, and so belongs to the gateways.
-    pub fn serves(&self, pod: &Value) -> bool {
-        let labels = &pod["metadata"]["labels"];
-        self.spec.workload_labels.iter().all(|(key, value)| labels[key].as_str() == Some(value))
+    /// Whether a pod or pod template with these labels has all workload labels, and so belongs to the gateways.
+    pub fn serves<'v>(&self, label: impl Fn(&str) -> Option<&'v str>) -> bool {
+        self.spec.workload_labels.iter().all(|(key, value)| label(key) == Some(value))
     }
 
     /// Whether a selector contains all workload labels, so that it selects no other pods.

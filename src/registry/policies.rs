@@ -18,7 +18,7 @@ impl Policies {
     pub fn key(object: &Value, namespace: &str) -> Option<PolicyKey> {
         let metadata = &object["metadata"];
         let name = metadata["name"].as_str()?.to_owned();
-        match Kind::of(object) {
+        match Kind::of_value(object) {
             Kind { group: GROUP, kind: "RotationPolicy", .. } => {
                 Some((Some(metadata["namespace"].as_str().unwrap_or(namespace).to_owned()), name))
             }

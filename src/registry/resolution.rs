@@ -96,7 +96,7 @@ impl IssuerKey {
 impl CertManagerObjects {
     /// Adds an object if it is a Certificate or an issuer. `namespace` is that of objects without one.
     pub fn take(&mut self, object: &Value, namespace: &str) {
-        let Kind { group: CERT_MANAGER, kind, .. } = Kind::of(object) else { return };
+        let Kind { group: CERT_MANAGER, kind, .. } = Kind::of_value(object) else { return };
         let (metadata, spec) = (&object["metadata"], &object["spec"]);
         let namespace = metadata["namespace"].as_str().unwrap_or(namespace);
         let name = metadata["name"].as_str().unwrap_or_default().to_owned();

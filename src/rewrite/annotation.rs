@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::json_path::escape;
 use crate::api::names::{ROTATION_HASH, UNDO};
+use crate::json::{Json, Object};
 
 /// An annotation at a fixed path. The maps around it may be missing, null or empty.
 pub(super) struct AnnotationPath {
@@ -25,34 +26,34 @@ pub(super) const ANNOTATIONS: usize = 256 * 1024;
 
 impl AnnotationPath {
     /// The annotation's value.
-    pub(super) fn read<'a>(&self, object: &'a Value) -> Option<&'a str> {
+    pub(super) fn read<'a>(&self, object: &'a Json<'a>) -> Option<&'a str> {
         self.annotations(object)?.get(self.key)?.as_str()
     }
 
     /// The operation that sets the value, and its inverse. `None` if the value is set already, or if the fields around
     /// it are not maps.
-    pub(super) fn set(&self, object: &Value, value: &str) -> Option<(PatchOperation, PatchOperation)> {
+    pub(super) fn set(&self, object: &Json<'_>, value: &str) -> Option<(PatchOperation, PatchOperation)> {
         let (metadata, annotations) = (self.metadata(object), self.annotations(object));
         let (pointer, old, value) = match (metadata, annotations) {
-            (_, Some(Value::Object(all))) => (self.pointer(), all.get(self.key), json!(value)),
-            (Some(Value::Object(_)), None | Some(Value::Null)) => {
+            (_, Some(Json::Object(all))) => (self.pointer(), all.get(self.key), json!(value)),
+            (Some(Json::Object(_)), None | Some(Json::Null)) => {
                 (self.annotations_pointer(), annotations, json!({ self.key: value }))
             }
-            (None | Some(Value::Null), _) => {
+            (None | Some(Json::Null), _) => {
                 (self.metadata_pointer(), metadata, json!({ "annotations": { self.key: value } }))
             }
             _ => return None,
         };
         match old {
             None => Some((add(&pointer, value), remove(&pointer))),
-            Some(old) if *old == value => None,
-            Some(old) => Some((replace(&*pointer, value), replace(&*pointer, old.clone()))),
+            Some(old) if *old == Json::from(&value) => None,
+            Some(old) => Some((replace(&*pointer, value), replace(&*pointer, old.into()))),
         }
     }
 
     /// The size of all annotations after this one was set to a value.
-    pub(super) fn size_with(&self, object: &Value, value: &str) -> usize {
-        let others = self.annotations(object).and_then(Value::as_object).into_iter().flatten();
+    pub(super) fn size_with(&self, object: &Json<'_>, value: &str) -> usize {
+        let others = self.annotations(object).and_then(Json::as_object).into_iter().flatten();
         let others = others.filter(|(key, _)| *key != self.key);
         let sizes = others.map(|(key, value)| key.len() + value.as_str().map_or(0, str::len));
         self.key.len() + value.len() + sizes.sum::<usize>()
@@ -64,8 +65,8 @@ impl AnnotationPath {
     }
 
     /// The operation that undoes the value by a recorded inverse. A map that has gained other entries since keeps them.
-    pub(super) fn restore(&self, object: &Value, inverse: &PatchOperation) -> PatchOperation {
-        let size = |map: Option<&Value>| map.and_then(Value::as_object).map_or(0, serde_json::Map::len);
+    pub(super) fn restore(&self, object: &Json<'_>, inverse: &PatchOperation) -> PatchOperation {
+        let size = |map: Option<&Json<'_>>| map.and_then(Json::as_object).map_or(0, Object::len);
         let path = inverse.path().as_str();
         let is_only = size(self.annotations(object)) == 1;
         let is_alone = || path == self.annotations_pointer() || size(self.metadata(object)) == 1;
@@ -96,11 +97,11 @@ impl AnnotationPath {
         operation.path().as_str() == self.pointer()
     }
 
-    fn metadata<'a>(&self, object: &'a Value) -> Option<&'a Value> {
+    fn metadata<'a>(&self, object: &'a Json<'a>) -> Option<&'a Json<'a>> {
         self.metadata.iter().try_fold(object, |value, field| value.get(field))
     }
 
-    fn annotations<'a>(&self, object: &'a Value) -> Option<&'a Value> {
+    fn annotations<'a>(&self, object: &'a Json<'a>) -> Option<&'a Json<'a>> {
         self.metadata(object)?.get("annotations")
     }
 

@@ -3,8 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-use json_patch::jsonptr::{Pointer, Resolve};
-use serde_json::Value;
+use crate::json::Json;
 
 /// The maximal number of steps from an object to a reference; the longest is
 /// `/spec/template/spec/containers/0/env/0/valueFrom/secretKeyRef/name`.
@@ -13,7 +12,7 @@ const STEPS: usize = 10;
 /// A value and its path. The JSON Pointer is formatted on demand, since hostile objects have hundreds of thousands of fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct JsonPath<'a> {
-    pub(super) value: &'a Value,
+    pub(super) value: &'a Json<'a>,
     steps: [Step; STEPS],
     depth: usize,
 }
@@ -25,13 +24,13 @@ enum Step {
 }
 
 impl<'a> JsonPath<'a> {
-    pub(super) fn root(value: &'a Value) -> Self {
+    pub(super) fn root(value: &'a Json<'a>) -> Self {
         Self { value, steps: [Step::Index(0); STEPS], depth: 0 }
     }
 
     /// The value below a key; null if it is absent.
     pub(super) fn get(&self, key: &'static str) -> Self {
-        self.below(field_value(self.value, key), Step::Key(key))
+        self.below(&self.value[key], Step::Key(key))
     }
 
     pub(super) fn path(&self, keys: &[&'static str]) -> Self {
@@ -63,19 +62,19 @@ impl<'a> JsonPath<'a> {
     }
 
     /// The value at the same path in another object.
-    pub(super) fn found_in<'v>(&self, object: &'v Value) -> Option<&'v Value> {
+    pub(super) fn found_in<'v>(&self, object: &'v Json<'v>) -> Option<&'v Json<'v>> {
         self.steps().iter().try_fold(object, |value, step| match step {
             Step::Key(key) => value.get(key),
-            Step::Index(index) => value.get(index),
+            Step::Index(index) => value.as_array()?.get(*index),
         })
     }
 
     /// The value at the same path in `copy`, which replaces the value below two keys.
-    pub(super) fn found_below<'v>(&self, keys: [&'static str; 2], copy: &'v mut Value) -> Option<&'v mut Value> {
+    pub(super) fn found_below<'v>(&self, keys: [&'static str; 2], copy: &'v mut Json<'a>) -> Option<&'v mut Json<'a>> {
         let (_, inner) = self.steps().split_first_chunk().filter(|(outer, _)| **outer == keys.map(Step::Key))?;
         inner.iter().try_fold(copy, |value, step| match step {
-            Step::Key(key) => value.get_mut(key),
-            Step::Index(index) => value.get_mut(index),
+            Step::Key(key) => value.as_object_mut()?.get_mut(key),
+            Step::Index(index) => value.as_array_mut()?.get_mut(*index),
         })
     }
 
@@ -83,25 +82,10 @@ impl<'a> JsonPath<'a> {
         &self.steps[..self.depth]
     }
 
-    fn below(mut self, value: &'a Value, step: Step) -> Self {
+    fn below(mut self, value: &'a Json<'a>, step: Step) -> Self {
         self.steps[self.depth] = step;
         Self { value, depth: self.depth + 1, ..self }
     }
-}
-
-/// The value of a field; null if it is absent. Comparing the few keys that most objects have takes less time than hashing one.
-fn field_value<'a>(object: &'a Value, key: &str) -> &'a Value {
-    match object {
-        Value::Object(fields) if fields.len() <= 8 => {
-            fields.iter().find(|(name, _)| *name == key).map_or(&Value::Null, |(_, value)| value)
-        }
-        _ => &object[key],
-    }
-}
-
-/// The value at a JSON Pointer, without a copy of each step as [`Value::pointer`] makes it.
-pub(super) fn at<'v>(value: &'v Value, pointer: &str) -> Option<&'v Value> {
-    value.resolve(Pointer::parse(pointer).ok()?).ok()
 }
 
 /// Escapes a key for a JSON Pointer (RFC 6901 §3).

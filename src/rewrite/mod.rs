@@ -15,10 +15,10 @@ mod undo;
 use std::cell::LazyCell;
 
 use json_patch::Patch;
-use serde_json::{Map, Value};
 
 use crate::api::names::{RESYNC_REQUESTED_AT, REWRITE, REWRITE_DISABLED, ROTATION_HASH, managed_config_map_name};
 use crate::api::{Kind, SourceKind};
+use crate::json::{Json, Object};
 use crate::registry::{Place, Registry, RewriteBlocker};
 use crate::trust::credential::CA_KEYS;
 use annotation::HASH;
@@ -72,13 +72,13 @@ pub fn is_rewritten(kind: Kind<'_>) -> bool {
 }
 
 /// All Secrets that an object of a rewritten kind names.
-pub fn names<'a>(kind: Kind<'_>, object: &'a Value, namespace: &'a str) -> Vec<Named<'a>> {
+pub fn names<'a>(kind: Kind<'_>, object: &'a Json<'a>, namespace: &'a str) -> Vec<Named<'a>> {
     let references = kinds::find(kind).map(|rule| (rule.references)(object, namespace)).unwrap_or_default();
     references.into_iter().filter(|reference| reference.kind == SourceKind::Secret).map(Named::from).collect()
 }
 
 /// The TLS settings of an object; none for a kind that is not rewritten.
-pub fn tls_settings<'a>(kind: Kind<'_>, object: &'a Value, namespace: &'a str) -> Vec<TlsSettings<'a>> {
+pub fn tls_settings<'a>(kind: Kind<'_>, object: &'a Json<'a>, namespace: &'a str) -> Vec<TlsSettings<'a>> {
     kinds::find(kind).map(|rule| (rule.tls_settings)(object, namespace)).unwrap_or_default()
 }
 
@@ -103,9 +103,9 @@ pub struct Write<'a> {
     /// The object's namespace.
     pub namespace: &'a str,
     /// The new object.
-    pub object: &'a Value,
+    pub object: &'a Json<'a>,
     /// The stored object, for an UPDATE.
-    pub old: Option<&'a Value>,
+    pub old: Option<&'a Json<'a>>,
     /// Written by trustspan's own agent, which restarts a workload by a newer hash, or by setting annotation
     /// [`RESYNC_REQUESTED_AT`]: it then
     /// gets the current names and the current hash, though its template has not changed.
@@ -138,8 +138,10 @@ pub fn rewrite(write: &Write<'_>, registry: &Registry) -> Outcome {
         counterparts.iter().map(|name| reference.renamed(name)).find(|name| name == stored)
     };
 
-    let resync_request = |object: &Value| object["metadata"]["annotations"][RESYNC_REQUESTED_AT].clone();
-    let requests_rollout = |old: &Value| by_agent && resync_request(object) != resync_request(old);
+    let requests_rollout = |old: &Json<'_>| {
+        let [new, old] = [object, old].map(|object| &object["metadata"]["annotations"][RESYNC_REQUESTED_AT]);
+        by_agent && new != old
+    };
     if let Some(old) = old.filter(|old| rule.has_template && !requests_rollout(old)) {
         let mut builder = PatchBuilder::new(object, &references, kept);
         if same_template(&builder.template(), &old["spec"]["template"]) {
@@ -176,7 +178,7 @@ pub fn rewrite(write: &Write<'_>, registry: &Registry) -> Outcome {
 
 /// The hash for an update that does not change the template: the stored one. Only the agent sends another, to restart the workload; other
 /// writers send that of an old manifest.
-fn stored_or_newer(object: &Value, old: &Value, by_agent: bool) -> Option<String> {
+fn stored_or_newer(object: &Json<'_>, old: &Json<'_>, by_agent: bool) -> Option<String> {
     let stored = HASH.read(old);
     let sent = HASH.read(object).filter(|sent| {
         let (sent, stored) = (RotationHash::parse(sent), stored.and_then(RotationHash::parse));
@@ -188,9 +190,9 @@ fn stored_or_newer(object: &Value, old: &Value, by_agent: bool) -> Option<String
 /// The hash for a new or changed template: the newest of the current one, the stored one and the one in the request. If another one is
 /// newer, the state of this replica is stale; the request has one when the API server invokes the webhook again, on another replica.
 fn newest(
-    template: &Value,
-    object: &Value,
-    old: Option<&Value>,
+    template: &Json<'_>,
+    object: &Json<'_>,
+    old: Option<&Json<'_>>,
     namespace: &str,
     registry: &Registry,
 ) -> Option<String> {
@@ -204,10 +206,10 @@ fn newest(
 }
 
 /// Whether two pod templates are equal, except for the rotation hash.
-fn same_template(a: &Value, b: &Value) -> bool {
+fn same_template(a: &Json<'_>, b: &Json<'_>) -> bool {
     match (a, b) {
-        (Value::Object(a), Value::Object(b)) => {
-            let others = |map| Map::iter(map).filter(|(key, _)| *key != "metadata");
+        (Json::Object(a), Json::Object(b)) => {
+            let others = |map| Object::iter(map).filter(|(key, _)| *key != "metadata");
             metadata_without_hash(a) == metadata_without_hash(b)
                 && others(a).count() == others(b).count()
                 && others(a).all(|(key, value)| b.get(key) == Some(value))
@@ -217,11 +219,11 @@ fn same_template(a: &Value, b: &Value) -> bool {
 }
 
 /// The metadata of a template; `None` if it has only the hash.
-fn metadata_without_hash(template: &Map<String, Value>) -> Option<Value> {
+fn metadata_without_hash<'a>(template: &Object<'a>) -> Option<Json<'a>> {
     let mut metadata = template.get("metadata")?.clone();
-    let is_empty = |value: &Value| value.is_null() || value.as_object().is_some_and(Map::is_empty);
-    if let Value::Object(fields) = &mut metadata {
-        if let Some(Value::Object(annotations)) = fields.get_mut("annotations") {
+    let is_empty = |value: &Json<'_>| value.is_null() || value.as_object().is_some_and(Object::is_empty);
+    if let Json::Object(fields) = &mut metadata {
+        if let Some(Json::Object(annotations)) = fields.get_mut("annotations") {
             annotations.remove(ROTATION_HASH);
         }
         if fields.get("annotations").is_some_and(is_empty) {

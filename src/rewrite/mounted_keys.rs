@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
+use crate::json::Json;
 
 /// A set of keys of a Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,16 +24,16 @@ impl Keys<'_> {
 
 /// The keys of each Secret that the containers and init containers of a pod load: mounted volumes (with `items` and
 /// `subPath`), environment variables and `envFrom`. A volume that no container mounts loads nothing.
-pub(super) fn of(pod_spec: &Value) -> BTreeMap<&str, Keys<'_>> {
+pub(super) fn of<'a>(pod_spec: &'a Json<'a>) -> BTreeMap<&'a str, Keys<'a>> {
     let volumes = volumes(pod_spec);
     let (mut pairs, mut loads) = (0, MountedKeys::default());
-    for container in ["initContainers", "containers"].iter().flat_map(|list| items(&pod_spec[list])) {
+    for container in ["initContainers", "containers"].iter().flat_map(|list| items(&pod_spec[*list])) {
         for mount in items(&container["volumeMounts"]) {
             for &(name, source) in mount["name"].as_str().and_then(|name| volumes.get(name)).into_iter().flatten() {
                 if pairs > PAIRS {
                     break;
                 }
-                pairs += 1 + source["items"].as_array().map_or(0, Vec::len);
+                pairs += 1 + source["items"].as_array().map_or(0, <[_]>::len);
                 loads.mounted(name, source, mount);
             }
         }
@@ -57,7 +57,7 @@ pub(super) fn of(pod_spec: &Value) -> BTreeMap<&str, Keys<'_>> {
 const PAIRS: usize = 10_000;
 
 /// The Secrets of each volume: the name, and the source, which may have `items`.
-fn volumes(pod_spec: &Value) -> BTreeMap<&str, Vec<(&str, &Value)>> {
+fn volumes<'a>(pod_spec: &'a Json<'a>) -> BTreeMap<&'a str, Vec<(&'a str, &'a Json<'a>)>> {
     let mut volumes: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for volume in items(&pod_spec["volumes"]) {
         let own = std::iter::once((&volume["secret"]["secretName"], &volume["secret"]));
@@ -84,7 +84,7 @@ impl<'a> MountedKeys<'a> {
     }
 
     /// Adds the keys of a source that a mount contains. `subPath` limits them to one file or folder.
-    fn mounted(&mut self, name: &'a str, source: &'a Value, mount: &'a Value) {
+    fn mounted(&mut self, name: &'a str, source: &'a Json<'a>, mount: &'a Json<'a>) {
         let below = mount["subPath"].as_str().filter(|path| !path.is_empty());
         let shows = |path: &str| {
             below.is_none_or(|below| {
@@ -103,6 +103,6 @@ impl<'a> MountedKeys<'a> {
     }
 }
 
-fn items(value: &Value) -> impl Iterator<Item = &Value> {
+fn items<'a>(value: &'a Json<'a>) -> impl Iterator<Item = &'a Json<'a>> {
     value.as_array().into_iter().flatten()
 }

@@ -5,15 +5,15 @@ use std::collections::HashMap;
 use std::iter::zip;
 
 use json_patch::{Patch, PatchOperation};
-use serde_json::Value;
 
 use super::Outcome;
 use super::annotation::{ANNOTATIONS, HASH, RECORD, replace, test};
 use super::kinds::Reference;
 use super::undo::{names, recorded};
+use crate::json::Json;
 
 pub(super) struct PatchBuilder<'a> {
-    before: &'a Value,
+    before: &'a Json<'a>,
     references: &'a [Reference<'a>],
     /// The new value of each reference.
     chosen: Vec<Option<String>>,
@@ -24,7 +24,7 @@ pub(super) struct PatchBuilder<'a> {
 impl<'a> PatchBuilder<'a> {
     /// Sets references to the values that `choose` returns.
     pub(super) fn new(
-        before: &'a Value,
+        before: &'a Json<'a>,
         references: &'a [Reference<'a>],
         choose: impl FnMut(&Reference<'a>) -> Option<String>,
     ) -> Self {
@@ -32,12 +32,12 @@ impl<'a> PatchBuilder<'a> {
     }
 
     /// The pod template with the new names.
-    pub(super) fn template(&self) -> Cow<'a, Value> {
+    pub(super) fn template(&self) -> Cow<'a, Json<'a>> {
         let mut template = Cow::Borrowed(&self.before["spec"]["template"]);
         for (reference, chosen) in zip(self.references, &self.chosen) {
             let Some(chosen) = chosen else { continue };
             if let Some(place) = reference.node.found_below(["spec", "template"], template.to_mut()) {
-                *place = Value::from(chosen.as_str());
+                *place = Json::Text(chosen.clone().into());
             }
         }
         template
@@ -94,11 +94,10 @@ impl<'a> PatchBuilder<'a> {
                 }
                 // The record of an earlier rename stays while the field still has the name that the rename wrote.
                 None => {
-                    let is_current = |written: &Value| written.as_str().is_some_and(|written| reference.is(written));
-                    let earlier =
-                        earlier.get(pointer.as_str()).and_then(|all| all.iter().find(|name| is_current(name.written)));
+                    let all = earlier.get(pointer.as_str());
+                    let earlier = all.and_then(|all| all.iter().find(|name| reference.is(name.written)));
                     let Some(earlier) = earlier else { continue };
-                    [test(&pointer, earlier.written.clone()), earlier.restore.clone()]
+                    [test(&pointer, earlier.written.into()), earlier.restore.clone()]
                 }
             };
             record.extend(pair);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde_json::Value;
+use crate::json::Json;
 use sha2::{Digest, Sha256};
 
 use super::mounted_keys;
@@ -44,7 +44,7 @@ impl RotationHash {
     /// The hash of the certificates that a pod template loads from Ready managed Secrets; `None` if it loads none.
     ///
     /// Gateway proxies get no hash for the GatewaySecret that serves them: they reload credentials over SDS.
-    pub(super) fn of(template: &Value, namespace: &str, registry: &Registry) -> Option<Self> {
+    pub(super) fn of(template: &Json<'_>, namespace: &str, registry: &Registry) -> Option<Self> {
         let (mut revision, mut scope, mut content) = (0_u64, Sha256::new(), Sha256::new());
         let mut any = false;
         for (name, keys) in mounted_keys::of(&template["spec"]) {
@@ -69,6 +69,6 @@ impl fmt::Display for RotationHash {
     }
 }
 
-fn is_gateway_proxy(template: &Value, entry: &Entry) -> bool {
-    !entry.spec.workload_labels.is_empty() && entry.serves(template)
+fn is_gateway_proxy(template: &Json<'_>, entry: &Entry) -> bool {
+    !entry.spec.workload_labels.is_empty() && entry.serves(|label| template["metadata"]["labels"][label].as_str())
 }

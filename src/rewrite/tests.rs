@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::api::names::UNDO;
@@ -54,12 +54,23 @@ fn after(object: &Value, old: Option<&Value>, registry: &Registry) -> Value {
 }
 
 fn outcome(object: &Value, old: Option<&Value>, registry: &Registry) -> Outcome {
-    rewrite(&Write { kind: Kind::of(object), namespace: "mesh", object, old, by_agent: false }, registry)
+    outcome_in("mesh", object, old, registry)
+}
+
+fn outcome_in(namespace: &str, object: &Value, old: Option<&Value>, registry: &Registry) -> Outcome {
+    let (object, old) = (Json::from(object), old.map(Json::from));
+    let write = Write { kind: Kind::of(&object), namespace, object: &object, old: old.as_ref(), by_agent: false };
+    rewrite(&write, registry)
 }
 
 fn after_agent(object: &Value, old: &Value, registry: &Registry) -> Value {
-    let write = Write { kind: Kind::of(object), namespace: "mesh", object, old: Some(old), by_agent: true };
+    let (json, old) = (Json::from(object), Json::from(old));
+    let write = Write { kind: Kind::of(&json), namespace: "mesh", object: &json, old: Some(&old), by_agent: true };
     patched(object, &rewrite(&write, registry).patch)
+}
+
+fn undo(object: &Value) -> Option<Undo> {
+    super::undo(&Json::from(object))
 }
 
 fn patched(object: &Value, patch: &Patch) -> Value {

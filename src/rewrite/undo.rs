@@ -8,12 +8,11 @@
 use std::collections::HashSet;
 
 use json_patch::{Patch, PatchOperation};
-use serde_json::Value;
 
 use super::annotation::{ANNOTATIONS, HASH, RECORD};
-use super::json_path::at;
 use super::kinds;
 use crate::api::Kind;
+use crate::json::Json;
 
 /// The result of undoing a rewrite.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,14 +24,15 @@ pub struct Undo {
 }
 
 /// The patch that undoes the rewrite of an object; `None` if the object has no record of one.
-pub fn undo(object: &Value) -> Option<Undo> {
+pub fn undo(object: &Json<'_>) -> Option<Undo> {
     let text = RECORD.read(object)?;
     let record = recorded(object);
     let references = kinds::find(Kind::of(object)).map(|rule| (rule.references)(object, "")).unwrap_or_default();
     // By path, since a hostile object has thousands of both.
     let paths: HashSet<_> = references.iter().map(|reference| reference.node.pointer()).collect();
+    let is_current = |name: &UndoName<'_>| object.pointer(name.pointer).and_then(Json::as_str) == Some(name.written);
     let (fit, unfit): (Vec<_>, Vec<_>) =
-        names(&record).partition(|name| paths.contains(name.pointer) && at(object, name.pointer) == Some(name.written));
+        names(&record).partition(|name| paths.contains(name.pointer) && is_current(&name));
     let mut patch: Vec<_> = fit.iter().map(|name| name.restore.clone()).collect();
     if let Some(inverse) = record.iter().find(|entry| HASH.owns(entry))
         && HASH.read(object).is_some()
@@ -46,7 +46,7 @@ pub fn undo(object: &Value) -> Option<Undo> {
 }
 
 /// The record of an object; empty if it is missing or cannot be read, or is longer than any that the API server stores.
-pub(super) fn recorded(object: &Value) -> Vec<PatchOperation> {
+pub(super) fn recorded(object: &Json<'_>) -> Vec<PatchOperation> {
     let text = RECORD.read(object).filter(|text| text.len() <= ANNOTATIONS);
     text.and_then(|text| serde_json::from_str::<Patch>(text).ok()).unwrap_or_default().0
 }
@@ -55,7 +55,7 @@ pub(super) fn recorded(object: &Value) -> Vec<PatchOperation> {
 pub(super) struct UndoName<'a> {
     pub(super) pointer: &'a str,
     /// The name that the rewrite wrote.
-    pub(super) written: &'a Value,
+    pub(super) written: &'a str,
     /// Restores the previous name.
     pub(super) restore: &'a PatchOperation,
 }
@@ -64,9 +64,9 @@ pub(super) struct UndoName<'a> {
 pub(super) fn names(record: &[PatchOperation]) -> impl Iterator<Item = UndoName<'_>> {
     record.windows(2).filter_map(|pair| match pair {
         [PatchOperation::Test(test), restore @ PatchOperation::Replace(replace)]
-            if test.path == replace.path && test.value.is_string() && replace.value.is_string() =>
+            if test.path == replace.path && replace.value.is_string() =>
         {
-            Some(UndoName { pointer: test.path.as_str(), written: &test.value, restore })
+            Some(UndoName { pointer: test.path.as_str(), written: test.value.as_str()?, restore })
         }
         _ => None,
     })

@@ -9,9 +9,12 @@ use crate::api::WorkloadKind;
 /// The port of HTTPS (RFC 9110, section 4.2.2), and its name in Istio's charts.
 const PORT: (&str, u64) = ("https", 443);
 
+/// The namespace of an object in a manifest without one.
+pub(super) const DEFAULT_NAMESPACE: &str = "default";
+
 /// The namespace of an object; `default` where it has none, as for `kubectl apply`.
 pub(super) fn namespace(object: &Value) -> &str {
-    object["metadata"]["namespace"].as_str().unwrap_or("default")
+    object["metadata"]["namespace"].as_str().unwrap_or(DEFAULT_NAMESPACE)
 }
 
 /// A pod, or the pod template of a workload.

@@ -11,6 +11,7 @@ use super::status_limits::count;
 use super::{ObservedState, SecretSummary, observe, readers};
 use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, GATEWAY_SECRET, GUARD, GUARD_ENABLED, managed_config_map_name};
 use crate::api::{GatewaySecretStatus, GatewayUse, Kind, LeafKind, ManagedConfigMap, SourceKind, WorkloadKind};
+use crate::json::Json;
 use crate::registry::{Entry, Place, Registry};
 use crate::rewrite::{self, Named};
 use crate::trust::{self, Certificate, Secret, Severities, bundle, credential};
@@ -87,7 +88,7 @@ impl Inventory {
     /// Adds one object. Irrelevant kinds are skipped. `namespace` is the default for an object without one.
     pub fn take(&mut self, object: &Value, namespace: &str, now: Timestamp) {
         let own = object["metadata"]["namespace"].as_str().unwrap_or(namespace);
-        match Kind::of(object) {
+        match Kind::of_value(object) {
             Kind { group: "", kind: "Namespace", .. } => self.take_namespace(object),
             Kind { group: "", kind: "Secret", .. } => self.take_secret(object, own, now),
             Kind { group: "", kind: "ConfigMap", .. } => self.take_config_map(object, own),
@@ -224,14 +225,15 @@ impl Inventory {
     fn take_workload(&mut self, object: &Value, namespace: &str) {
         let template = if object["kind"] == "Pod" { object } else { &object["spec"]["template"] };
         for (index, entry) in self.claims.entries().iter().enumerate() {
-            if entry.serves(template) {
+            if entry.serves(|label| template["metadata"]["labels"][label].as_str()) {
                 self.workloads.entry(index).or_default().insert(namespace.to_owned());
             }
         }
     }
 
     fn take_gateway(&mut self, kind: Kind<'_>, object: &Value, namespace: &str) {
-        let names = rewrite::names(kind, object, namespace);
+        let json = Json::from(object);
+        let names = rewrite::names(kind, &json, namespace);
         for (index, entry) in self.claims.entries().iter().enumerate() {
             let mut ours = names.iter().filter(|named| points_at(named, entry)).peekable();
             // A DestinationRule uses the Secret, but status lists only Gateways.
@@ -274,8 +276,8 @@ impl Inventory {
         else {
             return;
         };
-        let holds_cas =
-            readers::decode(SourceKind::ConfigMap, object).is_ok_and(|data| !trust::anchors(&data).is_empty());
+        let holds_cas = readers::decode(SourceKind::ConfigMap, &Json::from(object))
+            .is_ok_and(|data| !trust::anchors(&data).is_empty());
         if holds_cas {
             self.owned_config_maps.insert((namespace.to_owned(), name.to_owned()), owner.to_owned());
         }

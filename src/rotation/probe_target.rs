@@ -8,6 +8,7 @@ use super::gateway_service::service;
 use super::readers::is_looked_up_by;
 use crate::api::names::check_object_name;
 use crate::api::{Kind, ProbeTarget};
+use crate::json::Json;
 use crate::registry::Entry;
 use crate::rewrite::{TlsSettings, TrustSource, tls_settings};
 
@@ -59,7 +60,8 @@ fn hosts<'o>(entry: &Entry, gateways: impl IntoIterator<Item = &'o Value>, pods:
     let mut by_namespace: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for object in gateways {
         let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
-        let found = tls_settings(Kind::of(object), object, namespace);
+        let json = Json::from(object);
+        let found = tls_settings(Kind::of(&json), &json, namespace);
         let found = found.iter().filter(|settings| follows(settings, entry, pods));
         let hosts = found.flat_map(|settings| &settings.hosts).filter_map(|host| asked_for(host));
         by_namespace.entry(namespace).or_default().extend(hosts);

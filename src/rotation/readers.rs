@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::api::names::{CACERT_SUFFIX, REWRITE, REWRITE_DISABLED, UNDO};
 use crate::api::{Kind, SourceKind};
+use crate::json::Json;
 use crate::registry::{Entry, Place};
 use crate::rewrite::{Named, TrustSource, tls_settings};
 use crate::trust::{self, Secret, SecretError};
@@ -69,10 +70,12 @@ pub struct SourceName {
 ///
 /// # Errors
 /// When the object is not of the kind's shape.
-pub fn decode(kind: SourceKind, object: &Value) -> Result<Secret, SecretError> {
+pub fn decode(kind: SourceKind, object: &Json<'_>) -> Result<Secret, SecretError> {
     match kind {
-        SourceKind::Secret => Secret::from_value(object),
-        SourceKind::ConfigMap => Secret::from_value(&serde_json::json!({ "stringData": object["data"] })),
+        SourceKind::Secret => Secret::from_json(object),
+        SourceKind::ConfigMap => {
+            Secret::from_json(&Json::Object(vec![("stringData".into(), object["data"].clone())].into()))
+        }
     }
 }
 
@@ -131,11 +134,12 @@ fn readers_of(entry: &Entry, object: &Value, pods: &[&Value]) -> Vec<TlsReader> 
     let text = |key: &str| metadata[key].as_str().unwrap_or_default();
     let opted_out = metadata["annotations"][REWRITE] == REWRITE_DISABLED;
     let record = metadata["annotations"][UNDO].as_str().unwrap_or_default();
-    let kind = Kind::of(object);
+    let kind = Kind::of_value(object);
     // A ClientTrafficPolicy presents no certificate. The Gateway that it applies to is judged separately.
     let presents = kind.kind != "ClientTrafficPolicy";
     let mut readers = Vec::new();
-    for settings in tls_settings(kind, object, text("namespace")) {
+    let json = Json::from(object);
+    for settings in tls_settings(kind, &json, text("namespace")) {
         let is_at = |place: &Place<'_>| is_looked_up_by(place, entry, pods);
         let ours = [entry.source_name(), entry.managed_name()];
         let (own, others): (Vec<_>, Vec<_>) = settings
@@ -181,7 +185,7 @@ fn with_parents_frontend(object: &Value, objects: &[&Value]) -> Option<Value> {
     let own = &object["metadata"]["namespace"];
     let namespace = if parent["namespace"].is_string() { &parent["namespace"] } else { own };
     let is_parent = |other: &&&Value| {
-        let Kind { group, kind, .. } = Kind::of(other);
+        let Kind { group, kind, .. } = Kind::of_value(other);
         let metadata = &other["metadata"];
         (group, kind) == ("gateway.networking.k8s.io", "Gateway")
             && metadata["name"] == parent["name"]
@@ -203,7 +207,7 @@ fn with_targets_listeners(object: &Value, objects: &[&Value]) -> Vec<Value> {
     let named: Vec<_> = named.filter_map(|target| target["name"].as_str()).collect();
     let selectors = || spec["targetSelectors"].as_array().into_iter().flatten();
     let is_target = |other: &&&Value| {
-        let (Kind { group, kind, .. }, metadata) = (Kind::of(other), &other["metadata"]);
+        let (Kind { group, kind, .. }, metadata) = (Kind::of_value(other), &other["metadata"]);
         let is_named = || metadata["name"].as_str().is_some_and(|name| named.contains(&name));
         let has_labels = |selector: &Value| {
             let mut wanted = selector["matchLabels"].as_object().into_iter().flatten();
@@ -315,7 +319,7 @@ pub(super) fn is_looked_up_by(place: &Place<'_>, entry: &Entry, pods: &[&Value])
 /// The text of an object with CAs, extended by those of `pems` that it lacks: the key that istiod reads, its new text, and
 /// the subjects that were added. `None` when the object holds no CA that a proxy takes.
 pub fn extended(kind: SourceKind, object: &Value, pems: &[&str]) -> Option<(String, String, Vec<String>)> {
-    let secret = decode(kind, object).ok()?;
+    let secret = decode(kind, &Json::from(object)).ok()?;
     let held = trust::anchors(&secret);
     let bundle = trust::credential::ca_bundle(&secret).filter(|_| !held.is_empty())?;
     let wanted = pems.iter().flat_map(|pem| trust::bundle::read(pem.as_bytes()).into_certificates());

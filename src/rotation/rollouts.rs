@@ -14,6 +14,7 @@ use super::name_list::{counted, sentence};
 use super::planner::Pause;
 use crate::api::names::{REWRITE, REWRITE_DISABLED};
 use crate::api::{ConditionStatus, GatewaySecretStatus, Kind, RestartMode, WindowState, WorkloadKind};
+use crate::json::Json;
 use crate::registry::{Entry, Registry, Role};
 use crate::rewrite::{self, Write};
 
@@ -42,12 +43,13 @@ pub struct Workload {
 impl Workload {
     /// Reads a workload. `None`: it names none of the Secrets, opted out, is being deleted, or is up to date.
     pub fn read(object: &Value, namespace: &str, registry: &Registry) -> Option<Self> {
-        let (kind, metadata) = (Kind::of(object), &object["metadata"]);
+        let (kind, metadata) = (Kind::of_value(object), &object["metadata"]);
         let workload_kind = WorkloadKind::named(kind.kind)?;
         if metadata["annotations"][REWRITE] == REWRITE_DISABLED || !metadata["deletionTimestamp"].is_null() {
             return None;
         }
-        let named = rewrite::names(kind, object, namespace);
+        let json = Json::from(object);
+        let named = rewrite::names(kind, &json, namespace);
         let claimed = named.iter().filter_map(|named| registry.role(namespace, named.name));
         let claimed = claimed.filter(|(_, role)| *role != Role::CacertSibling);
         let gateway_secrets: BTreeSet<_> = claimed.map(|(entry, _)| entry.name.clone()).collect();
@@ -55,7 +57,7 @@ impl Workload {
             return None;
         }
         let is_behind =
-            rewrite::rewrite(&Write { kind, namespace, object, old: None, by_agent: true }, registry).rolls();
+            rewrite::rewrite(&Write { kind, namespace, object: &json, old: None, by_agent: true }, registry).rolls();
         let unfinished = progress::unfinished(object);
         (is_behind || unfinished.is_some()).then(|| Self {
             kind: workload_kind,

@@ -134,7 +134,7 @@ pub fn trust_consumers<'s>(
 ) -> Result<Vec<DeclaredConsumer>, StoreError> {
     let (mut consumers, mut errors) = (Vec::new(), Vec::new());
     let unreadable = each(sources.into_iter(), &[GROUP], |object| {
-        let kind = Kind::of(&object.value);
+        let kind = Kind::of_value(&object.value);
         if (kind.group, kind.kind) != (GROUP, "TrustConsumer") {
             return;
         }

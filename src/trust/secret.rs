@@ -6,6 +6,8 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 use zeroize::Zeroizing;
 
+use crate::json::Json;
+
 /// Label that every managed Secret carries, with the value `"true"`. The webhook configuration selects on it
 /// (`objectSelector` is matched against `object` and `oldObject`), so its removal is judged, too.
 pub const MANAGED_LABEL: &str = "trustspan.dev/managed";
@@ -72,17 +74,25 @@ impl Secret {
     /// # Errors
     /// When a field has a wrong type, or a value is not base64. The error names the field, but not its content.
     pub fn from_value(object: &Value) -> Result<Self, SecretError> {
+        Self::from_json(&Json::from(object))
+    }
+
+    /// Reads a `v1` Secret object of a review.
+    ///
+    /// # Errors
+    /// As for [`from_value`](Self::from_value).
+    pub fn from_json(object: &Json<'_>) -> Result<Self, SecretError> {
         let metadata = &object["metadata"];
-        let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
-        let decode = |(key, value): (&String, &Value)| {
+        let text = |v: &Json<'_>| v.as_str().unwrap_or_default().to_owned();
+        let decode = |(key, value): (&str, &Json<'_>)| {
             let value = string(value, "data", key)?;
-            let bytes = decoded(value).ok_or_else(|| SecretError::Base64 { key: key.clone() })?;
-            Ok((key.clone(), Zeroizing::new(bytes)))
+            let bytes = decoded(value).ok_or_else(|| SecretError::Base64 { key: key.to_owned() })?;
+            Ok((key.to_owned(), Zeroizing::new(bytes)))
         };
         let mut data: BTreeMap<_, _> = entries(object, "data")?.map(decode).collect::<Result<_, _>>()?;
         for (key, value) in entries(object, "stringData")? {
             let value = string(value, "stringData", key)?;
-            data.insert(key.clone(), Zeroizing::new(value.as_bytes().to_vec()));
+            data.insert(key.to_owned(), Zeroizing::new(value.as_bytes().to_vec()));
         }
         let label = |key: &str| Some((key.to_owned(), text(metadata["labels"].get(key)?)));
         let labels = [CLIENT_LABEL, MANAGED_LABEL, NEXT_PRIVATE_KEY].into_iter().filter_map(label).collect();
@@ -113,21 +123,21 @@ pub(crate) fn decoded(value: &str) -> Option<Vec<u8>> {
 }
 
 fn entries<'a>(
-    object: &'a Value,
+    object: &'a Json<'a>,
     field: &'static str,
-) -> Result<impl Iterator<Item = (&'a String, &'a Value)>, SecretError> {
+) -> Result<impl Iterator<Item = (&'a str, &'a Json<'a>)>, SecretError> {
     match &object[field] {
-        Value::Null => Ok(None),
-        Value::Object(map) => Ok(Some(map)),
+        Json::Null => Ok(None),
+        Json::Object(map) => Ok(Some(map)),
         _ => Err(SecretError::Shape { field: field.to_owned(), expected: "a map" }),
     }
     .map(|map| map.into_iter().flatten())
 }
 
-fn string<'a>(value: &'a Value, field: &'static str, key: &str) -> Result<&'a str, SecretError> {
+fn string<'a>(value: &'a Json<'a>, field: &'static str, key: &str) -> Result<&'a str, SecretError> {
     match value {
-        Value::Null => Ok(""),
-        Value::String(text) => Ok(text),
+        Json::Null => Ok(""),
+        Json::Text(text) => Ok(text),
         _ => Err(SecretError::Shape { field: format!("{field}[{key}]"), expected: "a string" }),
     }
 }

@@ -1,24 +1,18 @@
 //! Parses the objects of a review within a limit of memory.
 //!
-//! In a tree of [`Value`]s, seven bytes of JSON (`{"":0},`) take three hundred bytes of memory. Each allocation is therefore counted before it is
-//! made, and parsing stops at the limit. Fields that no decision needs are not kept: etcd stores a few bytes for an entry of
+//! In a tree of [`Json`], seven bytes of text (`{"":0},`) take ninety bytes of memory. Each allocation is therefore counted before it is made, and parsing stops at the limit. Fields that no decision needs are not kept: etcd stores a few bytes for an entry of
 //! `managedFields` or of `ownerReferences` that would be the largest part of the tree.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Value};
+use serde_json::Number;
 
 use super::limits::SMALL_BODY;
+use crate::json::{Field, Json, UNSORTED};
 
-/// Bytes of an entry of a map, with its hash (indexmap's `Bucket`).
-const ENTRY: usize = size_of::<(usize, String, Value)>();
-/// Bytes of the index of a map for each entry that it has room for: 8 of hashbrown's buckets for 7 entries, each with its position and its
-/// control byte.
-const INDEX: usize = 11;
-/// Bytes of the smallest index of a map.
-const SMALLEST_INDEX: usize = 64;
 /// Bytes of the largest allocation that counts as a whole. Of larger ones, only the pages that were written take memory.
 const WHOLE: usize = 16 * 1024;
 
@@ -55,8 +49,8 @@ impl Budget {
     }
 
     /// Parses an object of the review.
-    pub(super) fn parse(&self, object: &[u8]) -> Result<Value, BoundedJsonError> {
-        let mut json = serde_json::Deserializer::from_slice(object);
+    pub(super) fn parse<'b>(&self, object: &'b str) -> Result<Json<'b>, BoundedJsonError> {
+        let mut json = serde_json::Deserializer::from_str(object);
         let parsed = Seed { budget: self, place: Place::Object }.deserialize(&mut json);
         parsed.and_then(|value| json.end().map(|()| value)).map_err(|error| self.error(error))
     }
@@ -78,16 +72,34 @@ impl Budget {
         self.left.set(self.left.get() + bytes);
     }
 
-    /// A text, and the copy that a verdict may decode. Allocators round sizes up: to 8 bytes, and by at most an eighth.
-    fn text<E: Error>(&self, text: &str) -> Result<String, E> {
-        if !text.is_empty() {
-            self.charge(2 * (text.len() + text.len() / 8) + 8)?;
-        }
-        Ok(text.to_owned())
+    /// A text in the body: the copy that a verdict may decode.
+    fn borrowed<'b, E: Error>(&self, text: &'b str) -> Result<Cow<'b, str>, E> {
+        self.charge(copied(text))?;
+        Ok(text.into())
+    }
+
+    /// A text with an escape, which is copied, and the copy that a verdict may decode.
+    fn owned<'b, E: Error>(&self, text: &str) -> Result<Cow<'b, str>, E> {
+        self.charge(2 * copied(text))?;
+        Ok(text.to_owned().into())
+    }
+
+    /// The fields of an object. Sorting many of them takes a copy for a moment.
+    fn object<'b, E: Error>(&self, fields: Vec<Field<'b>>) -> Result<Json<'b>, E> {
+        let scratch = if fields.len() > UNSORTED { fields.len() * size_of::<Field<'_>>() } else { 0 };
+        self.charge(scratch)?;
+        let object = Json::Object(fields.into());
+        self.refund(scratch);
+        Ok(object)
     }
 }
 
-/// The memory of a list or a map. Its items are moved to a larger allocation when it grows.
+/// Bytes of a copy of a text, at most. Allocators round sizes up: to 8 bytes, and by at most an eighth.
+fn copied(text: &str) -> usize {
+    if text.is_empty() { 0 } else { text.len() + text.len() / 8 + 8 }
+}
+
+/// The memory of a list or of an object's fields. Its items are moved to a larger allocation when it grows.
 struct Room<'b> {
     budget: &'b Budget,
     /// Bytes of an item.
@@ -101,11 +113,12 @@ impl<'b> Room<'b> {
         Self { budget, item, length: 0, capacity: 0 }
     }
 
-    /// Counts an item before it is added. `grown` is the next capacity.
-    fn add<E: Error>(&mut self, grown: fn(usize) -> usize) -> Result<(), E> {
+    /// Counts an item before it is added.
+    fn add<E: Error>(&mut self) -> Result<(), E> {
         if self.length == self.capacity {
             let old = self.counted();
-            self.capacity = grown(self.capacity);
+            // A `Vec` that begins with one item.
+            self.capacity = if self.capacity == 0 { 1 } else { (2 * self.capacity).max(4) };
             // Both allocations exist while the items are moved.
             self.budget.charge(self.counted())?;
             self.budget.refund(old);
@@ -119,21 +132,6 @@ impl<'b> Room<'b> {
     fn counted(&self) -> usize {
         let all = self.capacity * self.item;
         if all <= WHOLE { all } else { self.length * self.item }
-    }
-}
-
-/// The next capacity of a `Vec` that begins with one item.
-fn list_capacity(capacity: usize) -> usize {
-    if capacity == 0 { 1 } else { (2 * capacity).max(4) }
-}
-
-/// The next capacity of an indexmap that begins with one entry: hashbrown fills 7 of 8 buckets, and its smallest table has 4.
-fn map_capacity(capacity: usize) -> usize {
-    match capacity {
-        0 => 1,
-        1 => 3,
-        3 => 7,
-        more => 2 * more,
     }
 }
 
@@ -163,7 +161,7 @@ impl Place {
         }
     }
 
-    /// How often the lists and maps are in memory at once. Texts are there twice everywhere: a verdict decodes them.
+    /// How often the lists and maps are in memory at once. Texts are copied everywhere: a verdict decodes them.
     fn copies(self) -> usize {
         if matches!(self, Self::Fields) { 2 } else { 1 }
     }
@@ -182,73 +180,77 @@ struct Seed<'b> {
 }
 
 impl<'de> DeserializeSeed<'de> for Seed<'_> {
-    type Value = Value;
+    type Value = Json<'de>;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Json<'de>, D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
 impl<'de> Visitor<'de> for Seed<'_> {
-    type Value = Value;
+    type Value = Json<'de>;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("JSON")
     }
 
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_unit<E>(self) -> Result<Json<'de>, E> {
+        Ok(Json::Null)
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(value.into())
+    fn visit_bool<E>(self, value: bool) -> Result<Json<'de>, E> {
+        Ok(Json::Bool(value))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(value.into())
+    fn visit_i64<E>(self, value: i64) -> Result<Json<'de>, E> {
+        Ok(Json::Number(value.into()))
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(value.into())
+    fn visit_u64<E>(self, value: u64) -> Result<Json<'de>, E> {
+        Ok(Json::Number(value.into()))
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(value.into())
+    fn visit_f64<E>(self, value: f64) -> Result<Json<'de>, E> {
+        Ok(Number::from_f64(value).map_or(Json::Null, Json::Number))
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<Value, E> {
-        self.budget.text(text).map(Value::String)
+    fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Json<'de>, E> {
+        self.budget.borrowed(text).map(Json::Text)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let mut room = Room::new(self.budget, self.place.copies() * size_of::<Value>());
+    fn visit_str<E: Error>(self, text: &str) -> Result<Json<'de>, E> {
+        self.budget.owned(text).map(Json::Text)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Json<'de>, A::Error> {
+        let mut room = Room::new(self.budget, self.place.copies() * size_of::<Json<'_>>());
         let mut list = Vec::new();
         while let Some(value) = items.next_element_seed(self)? {
-            room.add(list_capacity)?;
+            room.add()?;
             if list.is_empty() {
                 list.reserve_exact(1);
             }
             list.push(value);
         }
-        Ok(list.into())
+        Ok(Json::List(list))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
-        let mut room = Room::new(self.budget, self.place.copies() * (ENTRY + INDEX));
-        let mut map = Map::new();
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Json<'de>, A::Error> {
+        let mut room = Room::new(self.budget, self.place.copies() * size_of::<Field<'_>>());
+        let mut list = Vec::new();
         while let Some(field) = fields.next_key_seed(Key(self))? {
             let Some((key, seed)) = field else {
                 fields.next_value::<IgnoredAny>()?;
                 continue;
             };
-            if map.is_empty() {
-                self.budget.charge(self.place.copies() * SMALLEST_INDEX + self.place.work())?;
-                map = Map::with_capacity(1);
+            room.add()?;
+            if list.is_empty() {
+                self.budget.charge(self.place.work())?;
+                list.reserve_exact(1);
             }
-            room.add(map_capacity)?;
-            map.insert(key, fields.next_value_seed(seed)?);
+            list.push((key, fields.next_value_seed(seed)?));
         }
-        Ok(map.into())
+        self.budget.object(list)
     }
 }
 
@@ -256,24 +258,34 @@ impl<'de> Visitor<'de> for Seed<'_> {
 struct Key<'b>(Seed<'b>);
 
 impl<'de, 'b> DeserializeSeed<'de> for Key<'b> {
-    type Value = Option<(String, Seed<'b>)>;
+    type Value = Option<(Cow<'de, str>, Seed<'b>)>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_str(self)
     }
 }
 
-impl<'b> Visitor<'_> for Key<'b> {
-    type Value = Option<(String, Seed<'b>)>;
+impl<'de, 'b> Visitor<'de> for Key<'b> {
+    type Value = Option<(Cow<'de, str>, Seed<'b>)>;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("a key")
     }
 
+    fn visit_borrowed_str<E: Error>(self, key: &'de str) -> Result<Self::Value, E> {
+        self.field(key).map(|seed| Ok((seed.budget.borrowed(key)?, seed))).transpose()
+    }
+
     fn visit_str<E: Error>(self, key: &str) -> Result<Self::Value, E> {
+        self.field(key).map(|seed| Ok((seed.budget.owned(key)?, seed))).transpose()
+    }
+}
+
+impl<'b> Key<'b> {
+    /// How to read the value of a field.
+    fn field(&self, key: &str) -> Option<Seed<'b>> {
         let Self(Seed { budget, place }) = self;
-        let Some(place) = place.field(key) else { return Ok(None) };
-        Ok(Some((budget.text(key)?, Seed { budget, place })))
+        place.field(key).map(|place| Seed { budget, place })
     }
 }
 
@@ -362,8 +374,8 @@ mod tests {
     #[test]
     fn reads_the_same_values_as_serde_json() {
         let object = r#"{"a":[1,-1,1.5,true,null,"é\n",{}],"b":{"c":{"d":[]}},"data":{"k":"v","k":"w"}}"#;
-        let own = Budget::new(1 << 20).parse(object.as_bytes()).unwrap();
-        let other: Value = serde_json::from_str(object).unwrap();
+        let own = serde_json::Value::from(&Budget::new(1 << 20).parse(object).unwrap());
+        let other: serde_json::Value = serde_json::from_str(object).unwrap();
         assert_eq!(own, other);
         assert_eq!(own.to_string(), other.to_string());
     }

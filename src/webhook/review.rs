@@ -7,12 +7,12 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
-use serde_json::Value;
 use serde_json::error::Category;
 use serde_json::value::RawValue;
 
 use super::bounded_json::{BoundedJsonError, Budget};
 use crate::admission::{Kind, Operation, Request};
+use crate::json::Json;
 
 /// The only supported `apiVersion`.
 pub const API_VERSION: &str = "admission.k8s.io/v1";
@@ -27,8 +27,8 @@ pub struct Review<'b> {
     operation: Operation,
     kind: KindFields<'b>,
     request: RequestFields<'b>,
-    object: Value,
-    old_object: Value,
+    object: Json<'b>,
+    old_object: Json<'b>,
 }
 
 #[derive(Default, serde::Deserialize)]
@@ -157,8 +157,9 @@ impl<'b> Review<'b> {
             BoundedJsonError::Json(error) => ReviewError::json(&error),
             BoundedJsonError::TooCostly => ReviewError::TooCostly(memory),
         };
-        budget.charge_scratch(body).map_err(error)?;
-        let fields: ReviewFields<'b> = serde_json::from_slice(body).map_err(|error| ReviewError::json(&error))?;
+        let body = std::str::from_utf8(body).map_err(|error| ReviewError::not_utf8(body, error.valid_up_to()))?;
+        budget.charge_scratch(body.as_bytes()).map_err(error)?;
+        let fields: ReviewFields<'b> = serde_json::from_str(body).map_err(|error| ReviewError::json(&error))?;
         let (version, kind) = (&*fields.api_version.0, &*fields.kind.0);
         if version != API_VERSION || kind != KIND {
             return Err(ReviewError::NotAReview { found: found(version, kind) });
@@ -179,9 +180,8 @@ impl<'b> Review<'b> {
             _ => return Err(ReviewError::Operation),
         };
         // serde_json rejects more than 128 levels, so neither parsing nor dropping a value can exhaust the stack.
-        let object = |raw: Option<&RawValue>| {
-            raw.map_or(Ok(Value::Null), |raw| budget.parse(raw.get().as_bytes()).map_err(error))
-        };
+        let object =
+            |raw: Option<&'b RawValue>| raw.map_or(Ok(Json::Null), |raw| budget.parse(raw.get()).map_err(error));
         let (object, old_object) = (object(request.object)?, object(request.old_object)?);
         Ok(Self { operation, kind, request, object, old_object })
     }
@@ -200,7 +200,7 @@ impl<'b> Review<'b> {
     pub fn request(&self, agent: &str) -> Request<'_> {
         let Self { operation, kind: KindFields { group, version, kind }, request, object, old_object } = self;
         let username = request.user_info.as_ref().map_or("", |user| &*user.username.0);
-        let present = |object| Some(object).filter(|object: &&Value| !object.is_null());
+        let present = |object| Some(object).filter(|object: &&Json<'_>| !object.is_null());
         Request {
             operation: *operation,
             kind: Kind { group: &group.0, version: &version.0, kind: &kind.0 },
@@ -229,6 +229,12 @@ impl ReviewError {
             Category::Syntax | Category::Io => "a syntax error",
         };
         Self::Json { what, line, column }
+    }
+
+    fn not_utf8(body: &[u8], valid: usize) -> Self {
+        let line = body[..valid].split(|byte| *byte == b'\n');
+        let column = line.clone().last().map_or(0, <[u8]>::len) + 1;
+        Self::Json { what: "not UTF-8", line: line.count(), column }
     }
 }
 

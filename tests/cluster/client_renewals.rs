@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use trustspan::admission::{Request, mutate};
 use trustspan::api::TrustAnchor;
+use trustspan::json::Json;
 use trustspan::registry::Registry;
 use trustspan::store::cluster::connect;
 use trustspan::store::directory::entry;
@@ -173,7 +174,8 @@ fn the_policy_of_clients_decides_as_the_webhook(cluster: &Cluster) -> Result<()>
                 object["data"]["ca.crt"] = json!(STANDARD.encode(&text));
             }
             let mut written = object.clone();
-            json_patch::patch(&mut written, &mutate(&Request::create(&object, ns), &registry, Timestamp::now()).patch)?;
+            let json = Json::from(&object);
+            json_patch::patch(&mut written, &mutate(&Request::create(&json, ns), &registry, Timestamp::now()).patch)?;
             let seen = |object: &Value| fingerprints(object["data"]["ca.crt"].as_str().unwrap_or_default());
 
             // With the webhook nothing is rejected, except a single certificate that no program reads.

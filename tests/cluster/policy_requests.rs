@@ -12,6 +12,7 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use trustspan::admission::{Decision, Kind, Operation, Request, validate};
+use trustspan::json::Json;
 use trustspan::registry::{Entry, Registry};
 use trustspan::store::directory::entry;
 use trustspan::trust::Severities;
@@ -386,8 +387,13 @@ fn compare(
     let mut old = seed.pick(if is_rename { &scene.gateways } else { &scene.objects });
     // Most objects are not the agent's, so others are tried first.
     for _ in 0..6 {
-        let deletion =
-            Request { operation: Operation::Delete, object: None, old_object: Some(old), ..Request::create(old, ns) };
+        let stored = Json::from(old);
+        let deletion = Request {
+            operation: Operation::Delete,
+            object: None,
+            old_object: Some(&stored),
+            ..Request::create(&stored, ns)
+        };
         if is_rename || expected(&deletion, entries, Timestamp::now()).0.is_some() {
             break;
         }
@@ -399,15 +405,16 @@ fn compare(
         false => (!seed.one_in(4)).then(|| changed(seed, &old, &scene.owners)),
     };
     let (kind, name) = (old["kind"].as_str().context("a kind")?, old["metadata"]["name"].as_str().context("a name")?);
+    let (json, old_json) = (new.as_ref().map(Json::from), Json::from(&old));
     let request = Request {
         operation: if new.is_some() { Operation::Update } else { Operation::Delete },
-        kind: Kind::of(&old),
+        kind: Kind::of(&old_json),
         username: user,
         by_agent: user == User::Agent.name(),
         may_break_glass: may_break_glass(user, new.as_ref().unwrap_or(&old)),
-        object: new.as_ref(),
-        old_object: Some(&old),
-        ..Request::create(&old, ns)
+        object: json.as_ref(),
+        old_object: Some(&old_json),
+        ..Request::create(&old_json, ns)
     };
     let (denied, why) = expected(&request, entries, Timestamp::now());
     let api = api(&clients[user], ns, kind);

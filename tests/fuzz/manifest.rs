@@ -5,6 +5,7 @@ use std::{path::Path, sync::LazyLock};
 use json_patch::Patch;
 use serde_json::Value;
 use trustspan::admission::{self, Context, Decision, Request};
+use trustspan::json::Json;
 use trustspan::registry::Registry;
 use trustspan::rewrite::undo;
 use trustspan::rotation::{Inventory, Outlook};
@@ -103,7 +104,7 @@ pub(crate) fn judge(chunks: &[Chunk]) {
     objects().for_each(|object| inventory.take(&object.value, NAMESPACE, now));
     let context = Context::new(inventory, Outlook::Whole, now);
     for object in objects() {
-        let findings = admission::check(&object.value, NAMESPACE, &context, now).unwrap_or_default();
+        let findings = admission::check(&Json::from(&*object.value), NAMESPACE, &context, now).unwrap_or_default();
         assert!(findings.iter().all(|finding| !finding.message.is_empty()));
     }
 }
@@ -118,7 +119,7 @@ pub(crate) fn judge_file(path: &Path) {
         for chunk in source.chunks().expect("a file").flatten() {
             let Ok(document) = chunk.parse() else { continue };
             for object in document.iter().flat_map(Document::objects) {
-                admission::check(&object.value, NAMESPACE, &context, now);
+                admission::check(&Json::from(&*object.value), NAMESPACE, &context, now);
             }
         }
     }
@@ -140,12 +141,13 @@ pub(crate) fn rewrite(chunk: &Chunk) {
 /// Rewrites a document, and undoes the rewrite.
 fn rewritten(chunk: &Chunk) {
     let Some(patched) = edited(chunk, |object| Some(decided(object, &REGISTRY).patch)) else { return };
-    edited(&patched, |object| undo(object).map(|undo| undo.patch));
+    edited(&patched, |object| undo(&Json::from(object)).map(|undo| undo.patch));
     let again = edited(&patched, |object| Some(decided(object, &REGISTRY).patch));
     assert!(again.is_none(), "rewritten a second time");
 }
 
 fn decided(object: &Value, registry: &Registry) -> Decision {
+    let object = &Json::from(object);
     let request = Request::create(object, object["metadata"]["namespace"].as_str().unwrap_or(NAMESPACE));
     admission::mutate(&request, registry, jiff::Timestamp::now())
 }

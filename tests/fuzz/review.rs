@@ -82,7 +82,7 @@ fn review(draw: &mut Draw, object: Value, old: Value) -> Value {
     let operation = *draw.of(&["CREATE", "UPDATE", "UPDATE", "DELETE", "CONNECT", "PATCH"]);
     // In most cases both versions of an update are the same object.
     let old = if draw.one_in(3) { old } else { object.clone() };
-    let Kind { group, version, kind } = Kind::of(&object);
+    let Kind { group, version, kind } = Kind::of_value(&object);
     json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
         "uid": "u-1", "operation": operation, "kind": {"group": group, "version": version, "kind": kind},
         "namespace": object["metadata"]["namespace"].as_str().unwrap_or("shop"),

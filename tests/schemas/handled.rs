@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 use trustspan::api::Kind;
+use trustspan::json::Json;
 
 use crate::crds::Shape;
 
@@ -19,7 +20,8 @@ pub(crate) struct Handling {
 
 /// How trustspan handles an object with the sentinel. A new part of the code that reads names has to be added here.
 fn handling(kind: Kind<'_>, object: &Value) -> Option<Handling> {
-    let names = trustspan::rewrite::names(kind, object, "shop");
+    let object = Json::from(object);
+    let names = trustspan::rewrite::names(kind, &object, "shop");
     let is_renamed = names.iter().any(|named| named.name == SENTINEL);
     is_renamed.then_some(Handling { how: "renamed to the managed Secret", advice: "nothing" })
 }

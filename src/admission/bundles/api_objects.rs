@@ -5,24 +5,24 @@
 
 use std::cell::LazyCell;
 
-use serde_json::Value;
 use zeroize::Zeroizing;
 
 use super::{BundleLocation, BundleLocations, Unreadable};
 use crate::api::Kind;
 use crate::api::names::is_ca_injected;
+use crate::json::Json;
 use crate::trust::{SecretUsage, TlsConsumer, decoded};
 
 const KEY: &str = "caBundle";
 
 /// The locations in an object; `None` for other kinds.
-pub(super) fn locations(kind: Kind<'_>, object: &Value) -> Option<BundleLocations> {
+pub(super) fn locations(kind: Kind<'_>, object: &Json<'_>) -> Option<BundleLocations> {
     let mut locations = BundleLocations::default();
     // Computed once: a hostile object has thousands of annotations, and of webhooks.
     let is_filled_in = LazyCell::new(|| is_ca_injected(object));
-    let mut add = |prefix: String, parent: &Value| {
+    let mut add = |prefix: String, parent: &Json<'_>| {
         let text = match &parent[KEY] {
-            Value::Null => return,
+            Json::Null => return,
             text => text.as_str().and_then(decoded),
         };
         let Some(text) = text else {

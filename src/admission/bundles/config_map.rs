@@ -3,19 +3,19 @@
 //! istiod reads `data` only, and prefers `cacert` (`GetConfigMapCaCert`, pilot/pkg/credentials/kube/secrets.go); the Gateway API defines
 //! `ca.crt` (`caCertificateRefs`).
 
-use serde_json::Value;
 use zeroize::Zeroizing;
 
 use super::{BundleLocation, BundleLocations};
 use crate::api::Kind;
+use crate::json::Json;
 use crate::trust::SecretUsage;
 use crate::trust::credential::CA_KEYS;
 
 pub(super) const KIND: Kind<'static> = Kind { group: "", version: "v1", kind: "ConfigMap" };
 
 /// The location of its bundle; `None` if neither version has one.
-pub(super) fn locations(object: &Value, old: Option<&Value>) -> Option<BundleLocations> {
-    let text = |object: &Value, key: &str| object["data"][key].as_str().map(|text| text.as_bytes().to_vec());
+pub(super) fn locations(object: &Json<'_>, old: Option<&Json<'_>>) -> Option<BundleLocations> {
+    let text = |object: &Json<'_>, key: &str| object["data"][key].as_str().map(|text| text.as_bytes().to_vec());
     let had_bundle = old.is_some_and(|old| CA_KEYS.iter().any(|key| text(old, key).is_some()));
     let mut location =
         BundleLocation::new(String::new(), SecretUsage { ca_required: had_bundle, ..SecretUsage::default() });

@@ -1,13 +1,13 @@
 #![allow(clippy::unwrap_used)]
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use serde_json::json;
 
 use super::*;
 use crate::admission::secret_write::DecodedWrite;
 use crate::admission::{Decision, validate};
 use crate::api::Level;
 use crate::api::names::{GUARD, GUARD_ENABLED};
+use crate::json::json;
 use crate::trust::Verdict;
 use crate::trust::fixtures::{block, ca, ca_between, now};
 
@@ -15,7 +15,7 @@ fn base64(text: &str) -> String {
     STANDARD.encode(text)
 }
 
-fn definition(bundle: &str) -> Value {
+fn definition(bundle: &str) -> Json<'static> {
     let webhook = json!({"clientConfig": {"caBundle": base64(bundle)}, "conversionReviewVersions": ["v1"]});
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
@@ -24,14 +24,14 @@ fn definition(bundle: &str) -> Value {
     })
 }
 
-fn api_service(bundle: &str) -> Value {
+fn api_service(bundle: &str) -> Json<'static> {
     json!({
         "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": "v1.example.com"},
         "spec": {"caBundle": base64(bundle)},
     })
 }
 
-fn webhooks(bundle: &str) -> Value {
+fn webhooks(bundle: &str) -> Json<'static> {
     json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
         "metadata": {"name": "other"},
@@ -39,7 +39,7 @@ fn webhooks(bundle: &str) -> Value {
     })
 }
 
-fn config_map(bundle: &str) -> Value {
+fn config_map(bundle: &str) -> Json<'static> {
     json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"namespace": "mesh", "name": "roots", "labels": {GUARD: GUARD_ENABLED}},
@@ -48,7 +48,7 @@ fn config_map(bundle: &str) -> Value {
 }
 
 /// A kubeconfig with a cluster and a user, as JSON, which is YAML.
-fn kubeconfig(bundle: &str, chain: &str, key: &str) -> Value {
+fn kubeconfig(bundle: &str, chain: &str, key: &str) -> Json<'static> {
     let user = json!({"client-certificate-data": base64(chain), "client-key-data": base64(key)});
     let config = json!({
         "kind": "Config",
@@ -58,34 +58,34 @@ fn kubeconfig(bundle: &str, chain: &str, key: &str) -> Value {
     secret("value", &config.to_string())
 }
 
-fn secret(key: &str, text: &str) -> Value {
+fn secret(key: &str, text: &str) -> Json<'static> {
     json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "mesh", "name": "prod-kubeconfig"},
         "data": {key: base64(text)},
     })
 }
 
-fn judged(object: &Value, old: Option<&Value>) -> Vec<Finding> {
+fn judged(object: &Json<'_>, old: Option<&Json<'_>>) -> Vec<Finding> {
     if object["kind"] == "Secret" {
         return on_kubeconfigs(object, old).unwrap_or_default();
     }
     findings(Kind::of(object), object, old, &Severities::default(), now()).unwrap_or_default()
 }
 
-fn on_kubeconfigs(object: &Value, old: Option<&Value>) -> Option<Vec<Finding>> {
+fn on_kubeconfigs(object: &Json<'_>, old: Option<&Json<'_>>) -> Option<Vec<Finding>> {
     let (request, registry) = (request(object, old), Registry::default());
     let decoded = DecodedWrite::new(&request).unwrap();
     kubeconfigs(&SecretWrite::new(&request, &decoded, &registry, &Severities::default(), now()))
 }
 
 /// Rule and field of each denial.
-fn denials(object: &Value, old: Option<&Value>) -> Vec<(&'static str, String)> {
+fn denials(object: &Json<'_>, old: Option<&Json<'_>>) -> Vec<(&'static str, String)> {
     let denies = |finding: &Finding| finding.severity == Severity::Deny;
     judged(object, old).into_iter().filter(denies).map(|finding| (finding.rule, finding.field)).collect()
 }
 
 /// Creates an object with this bundle.
-type Make = fn(&str) -> Value;
+type Make = fn(&str) -> Json<'static>;
 
 /// Objects with a bundle that Go reads, and its field.
 const LOCATIONS: [(Make, &str); 4] = [
@@ -302,7 +302,7 @@ fn no_message_shows_a_key() {
     }
 }
 
-fn request<'a>(object: &'a Value, old: Option<&'a Value>) -> Request<'a> {
+fn request<'a>(object: &'a Json<'a>, old: Option<&'a Json<'a>>) -> Request<'a> {
     Request {
         operation: if old.is_some() { Operation::Update } else { Operation::Create },
         username: "jane",
@@ -320,7 +320,8 @@ fn only_warns_about_what_the_stored_object_has() {
     let (expired, sound) = (ca_between("old", 2020, 2025).pem(), ca("new").pem());
     for (object, field) in LOCATIONS {
         let (old, new) = (object(&expired), object(&sound));
-        let verdict = |new: &Value, old: &Value| decided(&request(new, Some(old)), &Registry::default()).verdict();
+        let verdict =
+            |new: &Json<'_>, old: &Json<'_>| decided(&request(new, Some(old)), &Registry::default()).verdict();
         let mut relabelled = old.clone();
         relabelled["metadata"]["labels"] = json!({"team": "a"});
         assert_eq!(verdict(&relabelled, &old), Verdict::Warn, "{field}");

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
-use serde_json::{Value, json};
 
 use super::*;
 use crate::admission::{Decision, Kind, Request, validate};
 use crate::api::names::MANAGED_LABEL;
 use crate::api::{GatewaySecretStatus, ProbeTarget, TrustSourceUse};
+use crate::json::{Json, json};
 use crate::registry::tests::entry;
 use crate::rotation::Inventory;
 use crate::trust::fixtures::{Authority, Leaf, ca, ca_between};
@@ -54,7 +54,7 @@ impl Content {
         Self { cas: cas.to_vec(), leaf: (ca, 1), keys: Keys::Tls }
     }
 
-    fn object(&self, name: &str) -> Value {
+    fn object(&self, name: &str) -> Json<'static> {
         let text = |cas: &[usize]| cas.iter().map(|ca| CAS[*ca].pem()).collect::<String>();
         let content = |cas: &[usize], leaf: &Leaf| [text(cas), leaf.pem(), leaf.key_pem()];
         let (own, other) = (content(&self.cas, &LEAVES[self.leaf.0][self.leaf.1]), content(&[2], &LEAVES[2][1]));
@@ -77,11 +77,11 @@ impl Content {
     }
 
     fn anchors(&self) -> Vec<Certificate> {
-        crate::trust::anchors(&Secret::from_value(&self.object("x")).unwrap())
+        crate::trust::anchors(&Secret::from_json(&self.object("x")).unwrap())
     }
 
     fn chain(&self) -> Vec<Certificate> {
-        let secret = Secret::from_value(&self.object("x")).unwrap();
+        let secret = Secret::from_json(&self.object("x")).unwrap();
         bundle::read_chain(credential::serving_pair(&secret).unwrap().chain).into_certificates()
     }
 }
@@ -116,7 +116,7 @@ impl Cluster {
             client_secret_name: Some("canary".to_owned()),
         });
         let mut inventory = Inventory::new([bare]);
-        self.secrets.iter().for_each(|(name, content)| inventory.take(&content.object(name), "mesh", now));
+        self.secrets.iter().for_each(|(name, content)| inventory.take(&(&content.object(name)).into(), "mesh", now));
         inventory.into_registry(crate::rotation::Outlook::Whole, now)
     }
 
@@ -135,7 +135,7 @@ impl Cluster {
 
     /// The findings when the first of two CAs is removed.
     fn without_first_ca(status: &GatewaySecretStatus) -> Vec<connectivity::Broken> {
-        let secrets = [&[0, 1][..], &[1]].map(|cas| Secret::from_value(&Content::new(cas, 1).object("gw")).unwrap());
+        let secrets = [&[0, 1][..], &[1]].map(|cas| Secret::from_json(&Content::new(cas, 1).object("gw")).unwrap());
         let [old, new] = [0, 1].map(|at: usize| ParsedSecret::new(&secrets[at], TlsConsumer::Envoy));
         connectivity::managed(&old, &new, status, &[], "mesh", at(2030))
     }
@@ -341,7 +341,7 @@ fn accepts_a_bundle_that_accepts_clients_rejected_before() {
     let cas = CAS[0].pem() + &CAS[1].pem();
     let broken = format!("{cas}-----BEGIN CERTIFICATE-----\nbm8=\n-----END CERTIFICATE-----\n");
     let expired = CAS[0].renewed(2020, 2025).pem();
-    let secret = |text: String| Secret::from_value(&json!({"stringData": {"ca.crt": text}})).unwrap();
+    let secret = |text: String| Secret::from_json(&json!({"stringData": {"ca.crt": text}})).unwrap();
     let new = secret(cas);
     for old in [broken, CAS[1].pem(), expired].map(secret) {
         let [old, new] = [&old, &new].map(|secret| ParsedSecret::new(secret, TlsConsumer::Envoy));

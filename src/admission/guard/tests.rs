@@ -1,18 +1,18 @@
 //! Random objects, on which the webhook and `check` must agree.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestRunner};
-use serde_json::json;
 
 use super::*;
 use crate::admission::{Context, Operation, check, validate};
 use crate::api::names::CLIENT_LABEL;
+use crate::json::json;
 use crate::registry::Registry;
 use crate::registry::tests::entry;
 use crate::trust::fixtures::{block, ca, ca_between, ca_without_key_id, now};
@@ -101,7 +101,7 @@ fn case() -> impl Strategy<Value = Case> {
 
 impl Case {
     /// The object as the API server stores it.
-    fn object(&self) -> Value {
+    fn object(&self) -> Json<'static> {
         let is_secret = self.kind == "Secret";
         let encoded = |text: &str| match (is_secret, self.is_base64) {
             (false, _) => text.to_owned(),
@@ -118,8 +118,7 @@ impl Case {
             data[keys[0]] = json!(encoded(chain));
             data[keys[1]] = json!(encoded(key));
         }
-        let labels: serde_json::Map<_, _> =
-            self.label.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
+        let labels: BTreeMap<_, _> = self.label.iter().copied().collect();
         let mut object = json!({
             "apiVersion": "v1", "kind": self.kind, "data": data,
             "metadata": {"namespace": "mesh", "name": self.name, "labels": labels},
@@ -132,7 +131,7 @@ impl Case {
 
     /// Whether the selectors and conditions of manifests/base/webhooks.yaml match it. This is a second implementation,
     /// in the form of these conditions.
-    fn is_sent(&self, object: &Value) -> bool {
+    fn is_sent(&self, object: &Json<'_>) -> bool {
         let has_label = self.label.is_some_and(|(key, _)| key.starts_with("trustspan.dev/"));
         let has = |keys: &[&str]| keys.iter().any(|key| object["data"].get(*key).is_some());
         let has_certificates = match self.kind {
@@ -156,7 +155,7 @@ fn denials(findings: &[Finding]) -> Denials {
     denials.map(|finding| (finding.rule, finding.field.clone())).collect()
 }
 
-fn by_webhook(case: &Case, object: &Value) -> Denials {
+fn by_webhook(case: &Case, object: &Json<'_>) -> Denials {
     if !case.is_sent(object) {
         return Denials::new();
     }
@@ -164,7 +163,7 @@ fn by_webhook(case: &Case, object: &Value) -> Denials {
     denials(&validate(&request, &case.registry(), &Severities::default(), now()).findings)
 }
 
-fn by_check(case: &Case, object: &Value) -> (Denials, usize) {
+fn by_check(case: &Case, object: &Json<'_>) -> (Denials, usize) {
     let unguarded = (!case.is_guarded).then(|| "mesh".to_owned()).into_iter().collect();
     let context = Context { registry: case.registry(), unguarded, ..Context::default() };
     let findings = check(object, "mesh", &context, now()).unwrap_or_default();
@@ -197,8 +196,7 @@ fn the_webhook_and_check_deny_the_same() {
 fn an_object_with_more_than_100_labels_or_annotations_is_sent() {
     for map in ["labels", "annotations"] {
         let is_sent = |count: usize| {
-            let entries: serde_json::Map<_, _> =
-                (0..count).map(|number| (format!("note-{number}"), json!(""))).collect();
+            let entries: BTreeMap<_, _> = (0..count).map(|number| (format!("note-{number}"), "")).collect();
             let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "notes", map: entries}});
             is_sent(&Request::create(&object, "mesh"))
         };
@@ -223,7 +221,7 @@ fn what_decides_trust_is_judged_whatever_its_type_and_keys_are() {
 
 #[test]
 fn judges_the_removal_of_the_label() {
-    let secret = |labels: Value, bundle: &str| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "partners", "labels": labels}, "stringData": {"ca.crt": bundle}});
+    let secret = |labels: Json<'static>, bundle: &str| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "partners", "labels": labels}, "stringData": {"ca.crt": bundle}});
     let (old, new) = (secret(json!({GUARD: GUARD_ENABLED}), &BUNDLES[0]), secret(json!({}), "prose"));
     let request =
         |old| Request { operation: Operation::Update, old_object: Some(old), ..Request::create(&new, "mesh") };
@@ -252,10 +250,11 @@ fn accepts_the_ca_of_an_issuer_and_an_account_key() {
     let authority = crate::trust::fixtures::ca_with("issuer", |params| {
         params.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign, rcgen::KeyUsagePurpose::CrlSign];
     });
-    let secret = |labels: Value, data: Value| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "ca", "labels": labels}, "stringData": data});
-    let ca = |labels: Value| secret(labels, json!({"tls.crt": authority.pem(), "tls.key": authority.key_pem()}));
+    let secret = |labels: Json<'static>, data: Json<'static>| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "ca", "labels": labels}, "stringData": data});
+    let ca =
+        |labels: Json<'static>| secret(labels, json!({"tls.crt": authority.pem(), "tls.key": authority.key_pem()}));
     let account = secret(json!({}), json!({"tls.key": authority.key_pem()}));
-    let denied = |object: &Value| {
+    let denied = |object: &Json<'_>| {
         let request = Request { in_guarded_namespace: true, ..Request::create(object, "mesh") };
         denials(&validate(&request, &Registry::default(), &Severities::default(), now()).findings)
     };

@@ -15,6 +15,7 @@ use super::severity::SeverityArgs;
 use super::{Failure, Inputs};
 use crate::admission::{self, Context};
 use crate::api::Kind;
+use crate::json::Json;
 use crate::rotation::Outlook;
 use crate::store::directory;
 use crate::store::manifest::{Chunk, Files, ManifestError, Object, Source};
@@ -158,16 +159,16 @@ impl Checker<'_> {
     fn judge(&self, object: &Object<'_>) -> Option<JudgedObject> {
         let location = FindingLocation { file: object.file().to_owned(), line: object.line };
         let (value, mut not_judged) = without_placeholders(&object.value);
-        if Kind::of(&value).kind.is_empty() {
+        if Kind::of_value(&value).kind.is_empty() {
             not_judged.push("an object without kind, which the API server rejects: add kind".to_owned());
         }
         // A Secret is judged as a whole: a pair with one encrypted half is not incomplete.
-        let is_whole = not_judged.is_empty() || Kind::of(&value).kind != "Secret";
+        let is_whole = not_judged.is_empty() || Kind::of_value(&value).kind != "Secret";
         let findings = match self.schemas.findings(&value) {
             _ if !is_whole => None,
             // The API server calls no webhook for an object that it rejects.
             rejected if !rejected.is_empty() => Some(rejected),
-            _ => admission::check(&value, self.namespace, &self.context, self.now),
+            _ => admission::check(&Json::from(&*value), self.namespace, &self.context, self.now),
         };
         if findings.is_none() && not_judged.is_empty() {
             return None;

@@ -29,7 +29,7 @@ pub(super) fn is_template(text: &str) -> bool {
 pub(super) fn without_placeholders(object: &Value) -> (Cow<'_, Value>, Vec<String>) {
     let mut object = Cow::Borrowed(object);
     let mut why = Vec::new();
-    match Kind::of(&object) {
+    match Kind::of_value(&object) {
         Kind { group: "", version: "v1", kind: "Secret" | "ConfigMap" } => {
             for (map, key) in ["data", "stringData"].iter().flat_map(|map| GATEWAY_KEYS.map(|key| (*map, key))) {
                 if let Some(reason) = object[map][key].as_str().and_then(placeholder) {

@@ -45,7 +45,7 @@ impl Schemas {
 
     /// What the API server would reject in an object of trustspan's API group; empty for other objects.
     pub(super) fn findings(&self, object: &Value) -> Vec<Finding> {
-        let kind = Kind::of(object);
+        let kind = Kind::of_value(object);
         if kind.group != GROUP {
             return Vec::new();
         }

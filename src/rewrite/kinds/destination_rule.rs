@@ -5,7 +5,7 @@
 //!
 //! Source: <https://istio.io/latest/docs/reference/config/networking/destination-rule/#ClientTLSSettings>.
 
-use serde_json::Value;
+use crate::json::Json;
 
 use super::{Credential, JsonPath, Place, Reference, RewriteRule};
 use crate::rewrite::Named;
@@ -20,7 +20,7 @@ pub(super) const RULE: RewriteRule = RewriteRule {
     has_template: false,
 };
 
-fn references<'a>(object: &'a Value, namespace: &'a str) -> Vec<Reference<'a>> {
+fn references<'a>(object: &'a Json<'a>, namespace: &'a str) -> Vec<Reference<'a>> {
     let proxies = proxies(object, namespace);
     settings(object).filter_map(|tls| reference(&tls, &proxies)).collect()
 }
@@ -30,18 +30,18 @@ fn reference<'a>(tls: &JsonPath<'a>, proxies: &Place<'a>) -> Option<Reference<'a
     Credential::parse(node.text()?).reference(&node, proxies)
 }
 
-fn proxies<'a>(object: &'a Value, namespace: &'a str) -> Place<'a> {
+fn proxies<'a>(object: &'a Json<'a>, namespace: &'a str) -> Place<'a> {
     let spec = &object["spec"];
     let labels = spec["workloadSelector"]["matchLabels"].as_object().filter(|labels| !labels.is_empty());
-    match (labels, spec["exportTo"].as_array().map(Vec::as_slice)) {
+    match (labels, spec["exportTo"].as_array()) {
         // With a selector the rule applies to its own namespace only.
         (Some(_), _) => Place::Namespace(namespace),
-        (None, Some([only])) if only == "." || *only == namespace => Place::Namespace(namespace),
+        (None, Some([only])) if *only == "." || *only == namespace => Place::Namespace(namespace),
         _ => Place::AllGateways { from: namespace },
     }
 }
 
-fn settings(object: &Value) -> impl Iterator<Item = JsonPath<'_>> {
+fn settings<'a>(object: &'a Json<'a>) -> impl Iterator<Item = JsonPath<'a>> {
     let spec = JsonPath::root(object).get("spec");
     let subsets = spec.get("subsets").items().map(|subset| subset.get("trafficPolicy"));
     let policies = std::iter::once(spec.get("trafficPolicy")).chain(subsets);
@@ -51,7 +51,7 @@ fn settings(object: &Value) -> impl Iterator<Item = JsonPath<'_>> {
     })
 }
 
-fn tls_settings<'a>(object: &'a Value, namespace: &'a str) -> Vec<TlsSettings<'a>> {
+fn tls_settings<'a>(object: &'a Json<'a>, namespace: &'a str) -> Vec<TlsSettings<'a>> {
     let proxies = proxies(object, namespace);
     let of = |tls: JsonPath<'a>| {
         let node = tls.get("credentialName");

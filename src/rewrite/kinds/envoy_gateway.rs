@@ -3,7 +3,7 @@
 //!
 //! Source: <https://gateway.envoyproxy.io/docs/api/extension_types/#clientvalidationcontext>.
 
-use serde_json::Value;
+use crate::json::Json;
 
 use super::gateway_api::{authority, certificates};
 use super::{JsonPath, RewriteRule};
@@ -21,7 +21,7 @@ pub(super) const CLIENT_TRAFFIC_POLICY: RewriteRule = RewriteRule {
 
 /// The TLS settings of a policy, one for each CA reference. The caller sets `spec.listeners` to those of the Gateway
 /// that the policy applies to.
-fn tls_settings<'a>(object: &'a Value, namespace: &'a str) -> Vec<TlsSettings<'a>> {
+fn tls_settings<'a>(object: &'a Json<'a>, namespace: &'a str) -> Vec<TlsSettings<'a>> {
     let spec = JsonPath::root(object).get("spec");
     let validation = spec.path(&["tls", "clientValidation"]);
     let presents: Vec<_> = spec

@@ -4,7 +4,7 @@
 //! Source: <https://gateway-api.sigs.k8s.io/reference/spec/#gatewayspec>; Istio interprets them in
 //! `pilot/pkg/config/kube/gateway/conversion.go` (`buildTLS`).
 
-use serde_json::Value;
+use crate::json::Json;
 
 use super::{JsonPath, Place, Reference, RewriteRule};
 use crate::api::SourceKind;
@@ -26,7 +26,7 @@ pub(super) const GATEWAY: RewriteRule = RewriteRule {
 /// A ListenerSet adds listeners to the Gateway that it names. The frontend settings of that Gateway apply to them.
 pub(super) const LISTENER_SET: RewriteRule = RewriteRule { versions: &["v1"], kinds: &["ListenerSet"], ..GATEWAY };
 
-fn references<'a>(object: &'a Value, namespace: &'a str) -> Vec<Reference<'a>> {
+fn references<'a>(object: &'a Json<'a>, namespace: &'a str) -> Vec<Reference<'a>> {
     let spec = JsonPath::root(object).get("spec");
     let tls = spec.get("tls");
     let validations: Vec<_> = frontends(&tls).flat_map(|settings| authorities(&settings)).collect();
@@ -80,7 +80,7 @@ fn place<'a>(node: &JsonPath<'a>, own: &'a str) -> Place<'a> {
 
 /// The TLS settings of a Gateway: one for each listener that terminates TLS and each of its `caCertificateRefs`, and
 /// one for the upstreams.
-fn tls_settings<'a>(object: &'a Value, namespace: &'a str) -> Vec<TlsSettings<'a>> {
+fn tls_settings<'a>(object: &'a Json<'a>, namespace: &'a str) -> Vec<TlsSettings<'a>> {
     let spec = JsonPath::root(object).get("spec");
     let tls = spec.get("tls");
     let mut all: Vec<_> =

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
+use crate::json::Json;
 
 use super::{Credential, JsonPath, Place, Reference, RewriteRule};
 use crate::api::SourceKind;
@@ -22,7 +22,7 @@ pub(super) const RULE: RewriteRule = RewriteRule {
     has_template: false,
 };
 
-fn references<'a>(object: &'a Value, _namespace: &'a str) -> Vec<Reference<'a>> {
+fn references<'a>(object: &'a Json<'a>, _namespace: &'a str) -> Vec<Reference<'a>> {
     let proxies = proxies(object);
     let servers = JsonPath::root(object).path(&["spec", "servers"]).items().map(|server| server.get("tls"));
     servers
@@ -34,10 +34,10 @@ fn references<'a>(object: &'a Value, _namespace: &'a str) -> Vec<Reference<'a>> 
 }
 
 /// The Secret is in the namespace of the selected workloads, not in that of the Gateway.
-fn proxies(object: &Value) -> Place<'_> {
+fn proxies<'a>(object: &'a Json<'a>) -> Place<'a> {
     let labels = object["spec"]["selector"].as_object().into_iter().flatten();
     // Shared, since a hostile Gateway has thousands of labels and thousands of servers.
-    Place::Selected(Arc::new(labels.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))).collect()))
+    Place::Selected(Arc::new(labels.filter_map(|(key, value)| Some((key, value.as_str()?))).collect()))
 }
 
 fn presented<'a>(tls: &JsonPath<'a>, proxies: &Place<'a>) -> impl Iterator<Item = Reference<'a>> {
@@ -63,7 +63,7 @@ fn config_map<'a>(tls: &JsonPath<'a>) -> Option<Reference<'a>> {
     Some(Reference { kind: SourceKind::ConfigMap, node, prefix, name, suffix, place: Place::Namespace(namespace) })
 }
 
-fn tls_settings<'a>(object: &'a Value, _namespace: &'a str) -> Vec<TlsSettings<'a>> {
+fn tls_settings<'a>(object: &'a Json<'a>, _namespace: &'a str) -> Vec<TlsSettings<'a>> {
     let proxies = proxies(object);
     let servers = JsonPath::root(object).path(&["spec", "servers"]).items();
     servers.filter_map(|server| settings(&server, &proxies)).collect()

@@ -6,7 +6,7 @@ mod gateway_api;
 mod istio_gateway;
 mod workload;
 
-use serde_json::Value;
+use crate::json::Json;
 
 use super::json_path::JsonPath;
 use super::tls_settings::{TlsSettings, TrustSource};
@@ -20,9 +20,9 @@ pub(super) struct RewriteRule {
     versions: &'static [&'static str],
     kinds: &'static [&'static str],
     /// All references to a Secret, or to a ConfigMap with CAs, in an object of the kind, in a namespace.
-    pub(super) references: for<'a> fn(&'a Value, &'a str) -> Vec<Reference<'a>>,
+    pub(super) references: for<'a> fn(&'a Json<'a>, &'a str) -> Vec<Reference<'a>>,
     /// The TLS settings of each server, listener or upstream in an object of the kind, in a namespace.
-    pub(super) tls_settings: for<'a> fn(&'a Value, &'a str) -> Vec<TlsSettings<'a>>,
+    pub(super) tls_settings: for<'a> fn(&'a Json<'a>, &'a str) -> Vec<TlsSettings<'a>>,
     /// Whether the object has a pod template, whose change causes a rollout.
     pub(super) has_template: bool,
 }

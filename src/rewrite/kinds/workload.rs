@@ -2,7 +2,7 @@
 //!
 //! Source: <https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#PodSpec>.
 
-use serde_json::Value;
+use crate::json::Json;
 
 use super::{JsonPath, Reference, RewriteRule};
 use crate::api::WorkloadKind;
@@ -17,7 +17,7 @@ pub(super) const RULE: RewriteRule = RewriteRule {
     has_template: true,
 };
 
-fn references<'a>(object: &'a Value, namespace: &'a str) -> Vec<Reference<'a>> {
+fn references<'a>(object: &'a Json<'a>, namespace: &'a str) -> Vec<Reference<'a>> {
     let pod = JsonPath::root(object).path(&["spec", "template", "spec"]);
     let volumes = pod.get("volumes").items().flat_map(|volume| {
         let projected = volume.path(&["projected", "sources"]);

@@ -75,9 +75,7 @@ fn a_destination_rule_for_another_namespace_only_keeps_its_secret() {
         "exportTo": ["."], "trafficPolicy": {"tls": {"mode": "MUTUAL", "credentialName": "root"}},
     }));
     object["metadata"]["namespace"] = json!("apps");
-    let kind = Kind::of(&object);
-    let write = Write { kind, namespace: "apps", object: &object, old: None, by_agent: false };
-    assert_eq!(rewrite(&write, &registry()).renamed().len(), 0);
+    assert_eq!(outcome_in("apps", &object, None, &registry()).renamed().len(), 0);
 }
 
 #[test]
@@ -145,8 +143,7 @@ fn a_cross_namespace_reference_is_looked_up_in_its_namespace() {
         gateway_api(json!({"listeners": [{"tls": {"certificateRefs": [{"namespace": "mesh", "name": "root"}]}}]}));
     object["metadata"]["namespace"] = json!("apps");
     let rewritten = |registry: &Registry| {
-        let write = Write { kind: Kind::of(&object), namespace: "apps", object: &object, old: None, by_agent: false };
-        let outcome = rewrite(&write, registry);
+        let outcome = outcome_in("apps", &object, None, registry);
         (outcome.renamed().collect::<Vec<_>>(), outcome.blockers.len())
     };
     assert_eq!(rewritten(&registry()), (vec!["spec.listeners[0].tls.certificateRefs[0].name".to_owned()], 0));
@@ -340,8 +337,7 @@ fn is_blocked_without_a_managed_config_map_or_grant_and_reports_why() {
     let of = |namespace: &str, reference: Value| {
         let mut object = gateway_api(frontend(reference));
         object["metadata"]["namespace"] = namespace.into();
-        let write = Write { kind: Kind::of(&object), namespace, object: &object, old: None, by_agent: false };
-        let outcome = rewrite(&write, &registry());
+        let outcome = outcome_in(namespace, &object, None, &registry());
         (outcome.renamed().len(), outcome.blockers.iter().map(ToString::to_string).collect::<Vec<_>>())
     };
     let in_mesh = |name: &str| json!({"kind": "ConfigMap", "namespace": "mesh", "name": name});

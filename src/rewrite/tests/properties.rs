@@ -125,10 +125,10 @@ fn unowned(object: &Value) -> String {
 
 /// The values of all references in an object.
 fn names_mut(object: &mut Value) -> Vec<&mut Value> {
-    let kind = json!({"apiVersion": object["apiVersion"], "kind": object["kind"]});
-    let rule = kinds::find(Kind::of(&kind)).unwrap();
-    let pointers: Vec<_> =
-        (rule.references)(object, "mesh").into_iter().map(|reference| reference.node.pointer()).collect();
+    let json = Json::from(&*object);
+    let rule = kinds::find(Kind::of(&json)).unwrap();
+    let references = (rule.references)(&json, "mesh");
+    let pointers: Vec<_> = references.iter().map(|reference| reference.node.pointer()).collect();
     fn collect<'a>(value: &'a mut Value, at: &str, pointers: &[String], found: &mut Vec<&'a mut Value>) {
         if pointers.iter().any(|pointer| pointer == at) {
             found.push(value);
@@ -196,8 +196,9 @@ proptest! {
         let registry = [both(), rotated(), unready()].into_iter().nth(registry).unwrap();
         let template = |object: &Value| object["spec"]["template"].clone();
         let replaced = after(&object, Some(&stored), &registry);
-        prop_assert!(same_template(&replaced, &stored), "{replaced}");
-        prop_assert_eq!(HASH.read(&replaced), HASH.read(&stored));
+        let [new, old] = [&replaced, &stored].map(Json::from);
+        prop_assert!(same_template(&new, &old), "{replaced}");
+        prop_assert_eq!(HASH.read(&new), HASH.read(&old));
         prop_assert_eq!(template(&after(&stored, Some(&stored), &registry)), template(&stored));
     }
 }

@@ -17,6 +17,7 @@ fn source(trust: &TrustSource<'_>) -> String {
 }
 
 fn read(object: &Value, namespace: &str) -> Vec<(String, Vec<String>, String)> {
+    let object = &Json::from(object);
     let settings = tls_settings(Kind::of(object), object, namespace);
     let presents = |settings: &TlsSettings<'_>| settings.presents.iter().map(|named| named.name.to_owned()).collect();
     settings.iter().map(|tls| (tls.field(), presents(tls), source(&tls.trust))).collect()
@@ -113,7 +114,7 @@ fn a_destination_rule_presents_its_credential_in_mode_mutual_only() {
 
 #[test]
 fn pins_are_read() {
-    let object = json!({
+    let object = crate::json::json!({
         "apiVersion": "networking.istio.io/v1", "kind": "Gateway", "spec": {"servers": [{"tls": {
             "mode": "MUTUAL", "credentialName": "x", "verifyCertificateHash": ["AB"], "verifyCertificateSpki": ["cd"],
         }}]},

@@ -20,7 +20,7 @@ fn workload(pod: Value) -> Value {
 }
 
 fn hash(object: &Value) -> Option<&str> {
-    HASH.read(object)
+    object["spec"]["template"]["metadata"]["annotations"][ROTATION_HASH].as_str()
 }
 
 fn revision(object: &Value) -> Option<u64> {

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::SecretSummary;
 use crate::api::names::{ADOPT, CACERT_SUFFIX, check_object_name};
 use crate::api::{GatewaySecretSpec, Resolved, SecretRef};
+use crate::json::Json;
 use crate::registry::{CLUSTER_RESOURCE_NAMESPACE, CertManagerObjects, Entry};
 
 use served_secrets::{ServedSecret, ServedSecrets};
@@ -67,14 +68,19 @@ pub struct Proposal {
 
 impl GenerateInput {
     /// The selectors of Istio Gateways. Istio reads Secrets in the namespaces of the pods that they select.
-    pub fn selectors(&self) -> BTreeSet<BTreeMap<&str, &str>> {
-        served_secrets::selectors(&self.objects)
+    pub fn selectors(&self) -> BTreeSet<BTreeMap<String, String>> {
+        let gateways = served_secrets::gateways(&self.objects);
+        let owned = |selector: BTreeMap<&str, &str>| {
+            selector.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+        };
+        served_secrets::selectors(&gateways).into_iter().map(owned).collect()
     }
 
     /// The namespaces and names of the Secrets that the result depends on.
     pub fn secrets_to_read(&self) -> BTreeSet<(String, String)> {
         let mut keys = BTreeSet::new();
-        for served in self.served_secrets().by_place.values() {
+        let gateways = served_secrets::gateways(&self.objects);
+        for served in self.served_secrets(&gateways).by_place.values() {
             let mut names = vec![served.name.to_owned(), format!("{}{CACERT_SUFFIX}", served.name)];
             names.extend(
                 [name::MANAGED, name::SOURCE].into_iter().flat_map(|suffixes| name::candidates(served.name, suffixes)),
@@ -87,8 +93,8 @@ impl GenerateInput {
         keys
     }
 
-    fn served_secrets(&self) -> ServedSecrets<'_> {
-        let mut served = ServedSecrets::of(&self.objects);
+    fn served_secrets<'a>(&'a self, gateways: &'a [Json<'a>]) -> ServedSecrets<'a> {
+        let mut served = ServedSecrets::of(&self.objects, gateways);
         served.by_place.retain(|(namespace, _), _| self.only.as_ref().is_none_or(|only| only == namespace));
         served
     }
@@ -118,7 +124,8 @@ impl GenerateInput {
 /// Generates a GatewaySecret for each Secret that Gateways present, unless one names it already.
 pub fn propose(found: &GenerateInput) -> Proposals {
     let known: Vec<_> = found.known().collect();
-    let ServedSecrets { by_place, left_out } = found.served_secrets();
+    let gateways = served_secrets::gateways(&found.objects);
+    let ServedSecrets { by_place, left_out } = found.served_secrets(&gateways);
     let mut proposals = Proposals { left_out, ..Proposals::default() };
     let mut taken = name::taken(found);
     for served in by_place.into_values() {

@@ -6,9 +6,10 @@ use serde_json::Value;
 
 use crate::api::Kind;
 use crate::api::names::{REWRITE, REWRITE_DISABLED};
+use crate::json::Json;
 use crate::registry::Place;
 use crate::rewrite::{self, Named, TlsSettings, TrustSource};
-use crate::rotation::gateway_service::{has_labels, namespace, pod};
+use crate::rotation::gateway_service::{DEFAULT_NAMESPACE, has_labels, namespace, pod};
 
 /// Secrets by namespace and name, and references that cannot be resolved.
 #[derive(Default)]
@@ -42,17 +43,23 @@ struct Use<'a> {
     class: Option<&'a str>,
 }
 
-fn gateways(objects: &[Value]) -> impl Iterator<Item = (Kind<'_>, &Value)> {
+/// The Gateways among the objects.
+pub(super) fn gateways(objects: &[Value]) -> Vec<Json<'_>> {
     let gateways = objects
         .iter()
         .filter(|object| object["kind"] == "Gateway" && object["metadata"]["deletionTimestamp"].is_null());
-    gateways.map(|object| (Kind::of(object), object))
+    gateways.map(Json::from).collect()
+}
+
+fn namespace_of<'a>(gateway: &'a Json<'a>) -> &'a str {
+    gateway["metadata"]["namespace"].as_str().unwrap_or(DEFAULT_NAMESPACE)
 }
 
 /// See [`super::GenerateInput::selectors`].
-pub(super) fn selectors(objects: &[Value]) -> BTreeSet<BTreeMap<&str, &str>> {
-    let selected = |(kind, object)| rewrite::names(kind, object, namespace(object)).into_iter().find_map(selector);
-    gateways(objects).filter_map(selected).filter(|selector| !selector.is_empty()).collect()
+pub(super) fn selectors<'a>(gateways: &'a [Json<'a>]) -> BTreeSet<BTreeMap<&'a str, &'a str>> {
+    let selected =
+        |gateway| rewrite::names(Kind::of(gateway), gateway, namespace_of(gateway)).into_iter().find_map(selector);
+    gateways.iter().filter_map(selected).filter(|selector| !selector.is_empty()).collect()
 }
 
 fn selector<'a>(named: Named<'a>) -> Option<BTreeMap<&'a str, &'a str>> {
@@ -63,16 +70,16 @@ fn selector<'a>(named: Named<'a>) -> Option<BTreeMap<&'a str, &'a str>> {
 }
 
 impl<'a> ServedSecrets<'a> {
-    pub(super) fn of(objects: &'a [Value]) -> Self {
+    pub(super) fn of(objects: &'a [Value], gateways: &'a [Json<'a>]) -> Self {
         let mut served = Self::default();
-        for (kind, object) in gateways(objects) {
-            served.take(objects, kind, object);
+        for gateway in gateways {
+            served.take(objects, gateway);
         }
         served
     }
 
-    fn take(&mut self, objects: &'a [Value], kind: Kind<'_>, object: &'a Value) {
-        let own = namespace(object);
+    fn take(&mut self, objects: &'a [Value], object: &'a Json<'a>) {
+        let (kind, own) = (Kind::of(object), namespace_of(object));
         let which = if kind.group == "networking.istio.io" { "Istio Gateway" } else { "Gateway" };
         let name = object["metadata"]["name"].as_str().unwrap_or("?");
         let title = format!("{which} {own}/{name}");
@@ -136,7 +143,7 @@ fn trust_of<'s, 'a>(all: &'s [TlsSettings<'a>], pointer: &'s str) -> impl Iterat
 }
 
 /// The server or listener with its TLS settings, if the reference at a JSON pointer names its serving certificate.
-fn served_by<'a>(object: &'a Value, pointer: &str) -> Option<(&'a Value, &'a Value)> {
+fn served_by<'a>(object: &'a Json<'a>, pointer: &str) -> Option<(&'a Json<'a>, &'a Json<'a>)> {
     let (server, field) = pointer.rsplit_once("/tls/")?;
     let serves = ["credentialName", "certificateRefs"].iter().any(|name| field.starts_with(name));
     let is_server = server.starts_with("/spec/servers/") || server.starts_with("/spec/listeners/");
@@ -145,13 +152,13 @@ fn served_by<'a>(object: &'a Value, pointer: &str) -> Option<(&'a Value, &'a Val
 }
 
 /// The hosts of an Istio server, without their namespaces, or the hostname of a Gateway API listener.
-fn hosts(server: &Value) -> Vec<&str> {
-    let named = server["hosts"].as_array().into_iter().flatten().chain([&server["hostname"]]).filter_map(Value::as_str);
+fn hosts<'a>(server: &'a Json<'a>) -> Vec<&'a str> {
+    let named = server["hosts"].as_array().into_iter().flatten().chain([&server["hostname"]]).filter_map(Json::as_str);
     named.map(|host| host.rsplit_once('/').map_or(host, |(_, host)| host)).collect()
 }
 
 /// Whether clients may, or must, present a certificate.
-fn asks_clients(object: &Value, settings: &Value) -> bool {
+fn asks_clients(object: &Json<'_>, settings: &Json<'_>) -> bool {
     let mode = settings["mode"].as_str().unwrap_or_default();
     mode.ends_with("MUTUAL")
         || [&object["spec"]["tls"]["frontend"], &settings["frontendValidation"]].iter().any(|v| !v.is_null())

@@ -50,7 +50,8 @@ fn with(mut object: Value, pointer: &str, value: Value) -> Value {
 
 /// The object after the mutating webhook has processed it.
 fn rewritten(object: &Value, entry: &Entry) -> Value {
-    let write = Write { kind: Kind::of(object), namespace: "mesh", object, old: None, by_agent: false };
+    let json = Json::from(object);
+    let write = Write { kind: Kind::of(&json), namespace: "mesh", object: &json, old: None, by_agent: false };
     let mut rewritten = object.clone();
     json_patch::patch(&mut rewritten, &rewrite::rewrite(&write, &Registry::new([entry.clone()])).patch).unwrap();
     rewritten

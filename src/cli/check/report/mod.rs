@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use crate::cli::inputs::{create, print_error, title};
 use crate::cli::sanitize::printable;
+use crate::json::Json;
 use crate::store::manifest::ManifestError;
 use crate::trust::{Finding, Verdict};
 
@@ -86,7 +87,8 @@ impl JudgedObject {
         findings: Vec<Finding>,
         not_judged: Vec<String>,
     ) -> Self {
-        let request = create(object, namespace);
+        let object = Json::from(object);
+        let request = create(&object, namespace);
         let api_version = object["apiVersion"].as_str().unwrap_or_default().to_owned();
         let (kind, namespace, name) = (request.kind.kind.into(), request.namespace.into(), request.name.into());
         let title = title(&request);

@@ -10,6 +10,7 @@ use crate::admission::{Kind, Request, validate};
 use crate::api::names::MANAGED_LABEL;
 use crate::api::{Leaf, LeafKind, TrustAnchor};
 use crate::connectivity;
+use crate::json::Json;
 use crate::registry::{Entry, Registry};
 use crate::rotation::active_certificates::client_leaves;
 use crate::rotation::journal::Journal;
@@ -128,7 +129,8 @@ fn of_a_thousand_clients_the_only_one_of_the_old_ca_is_not_cut_off() {
 
 /// The messages with which an update of the managed Secret is denied.
 fn denied(entry: Entry, old: &Value, new: &Value) -> Vec<String> {
-    let request = Request::fixture(Kind { group: "", version: "v1", kind: "Secret" }, Some(new), Some(old));
+    let [new, old] = [new, old].map(Json::from);
+    let request = Request::fixture(Kind { group: "", version: "v1", kind: "Secret" }, Some(&new), Some(&old));
     let found = validate(&request, &Registry::new([entry]), &Severities::default(), now()).findings;
     let denied =
         found.into_iter().filter(|finding| finding.severity == Severity::Deny && finding.rule == "connectivity");
