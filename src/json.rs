@@ -368,7 +368,10 @@ pub(crate) use tests::json;
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use serde::Deserialize;
+
     use super::*;
+    use crate::api::GatewaySecretSpec;
 
     /// As `serde_json::json!`.
     macro_rules! json {
@@ -417,6 +420,88 @@ mod tests {
     impl serde::Serialize for Json<'_> {
         fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
             Value::from(self).serialize(serializer)
+        }
+    }
+
+    /// An object whose fields have the numbers below `count` as values, in another order than their keys.
+    fn object(count: usize) -> Json<'static> {
+        let field = |at: usize| (format!("key-{}", at * 7 % count).into(), json!(at));
+        Json::Object((0..count).map(field).collect::<Vec<_>>().into())
+    }
+
+    #[test]
+    fn a_field_is_found_by_its_key_in_small_and_large_objects() {
+        for count in [1, UNSORTED, UNSORTED + 1, 1_000] {
+            let object = object(count);
+            let fields = object.as_object().unwrap();
+            assert_eq!(fields.len(), count);
+            for at in 0..count {
+                assert_eq!(
+                    object[format!("key-{}", at * 7 % count).as_str()].as_i64(),
+                    Some(at as i64),
+                    "{at} of {count}"
+                );
+            }
+            assert!(!fields.contains_key("key") && !fields.contains_key("key-1001") && object.get("").is_none());
+        }
+    }
+
+    #[test]
+    fn the_last_field_with_a_key_counts() {
+        for others in [0, 3, 40] {
+            let field = |key: String, value: usize| (Cow::Owned(key), json!(value));
+            let mut fields: Vec<_> = (0..others).map(|at| field(format!("other-{at}"), at)).collect();
+            for value in 1..=3 {
+                fields.insert(fields.len() / value, field("twice".to_owned(), 0));
+                fields.push(field("twice".to_owned(), value));
+            }
+            let object = Object::from(fields);
+            assert_eq!(object.len(), others + 1);
+            assert_eq!(object.keys().filter(|key| *key == "twice").count(), 1);
+            assert_eq!(object.get("twice"), Some(&json!(3)));
+        }
+    }
+
+    #[test]
+    fn objects_are_equal_in_any_order_of_their_fields() {
+        assert_eq!(json!({"a": 1, "b": [2]}), json!({"b": [2], "a": 1}));
+        for other in [json!({"a": 1}), json!({"a": 1, "b": [3]}), json!({"a": 1, "b": [2], "c": 3})] {
+            assert_ne!(json!({"a": 1, "b": [2]}), other);
+        }
+    }
+
+    #[test]
+    fn a_pointer_names_fields_and_items() {
+        let json = json!({"a/b": {"m~n": [10, 11]}, "0": "zero"});
+        assert_eq!(json.pointer(""), Some(&json));
+        assert_eq!(json.pointer("/a~1b/m~0n/1"), Some(&json!(11)));
+        assert_eq!(json.pointer("/0"), Some(&json!("zero")));
+        for absent in ["0", "/a", "/a~1b/m~0n/2", "/a~1b/m~0n/01", "/a~1b/m~0n/+1", "/a~1b/m~0n/-", "/0/0"] {
+            assert_eq!(json.pointer(absent), None, "{absent}");
+        }
+    }
+
+    #[test]
+    fn texts_of_a_value_are_borrowed() {
+        let value = serde_json::json!({"key": ["text"]});
+        let json = Json::from(&value);
+        assert!(matches!(&json["key"][0], Json::Text(Cow::Borrowed("text"))));
+        assert!(matches!(&json.as_object().unwrap().fields[0], (Cow::Borrowed("key"), _)));
+    }
+
+    #[test]
+    fn a_typed_value_is_read_as_from_serde_json() {
+        for value in [
+            serde_json::json!({"sourceSecretName": "root", "mode": "Copy", "workloadLabels": {"istio": "gw"}, "clients": {"allDeclared": true}}),
+            serde_json::json!({"certificateRef": {"name": "root"}, "trustBundleTargets": [{"kind": "Secret", "name": "x"}], "clients": null}),
+            serde_json::json!({"sourceSecretName": "root", "mode": "Other"}),
+            serde_json::json!({"sourceSecretName": 7}),
+            serde_json::json!({"clients": []}),
+            serde_json::json!([1, 2]),
+            serde_json::json!(null),
+        ] {
+            let own = GatewaySecretSpec::deserialize(&Json::from(&value)).map_err(|error| error.to_string());
+            assert_eq!(own, GatewaySecretSpec::deserialize(&value).map_err(|error| error.to_string()), "{value}");
         }
     }
 }

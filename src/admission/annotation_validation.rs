@@ -130,10 +130,9 @@ pub(super) fn findings(kind: Kind<'_>, object: &Json<'_>, old: Option<&Json<'_>>
 
 #[cfg(test)]
 mod tests {
-    use crate::json::json;
-
     use super::*;
     use crate::admission::{Context, Request, Verdict, check, mutate, validate};
+    use crate::json::json;
     use crate::registry::Registry;
     use crate::trust::Severities;
     use crate::trust::fixtures::now;

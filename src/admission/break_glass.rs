@@ -3,11 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::json::Json;
-
 use super::rules::{BREAK_GLASS, RuleInfo, UNREADABLE, VALUE_IGNORED};
 use super::{Decision, Operation, Request};
 use crate::api::names::BREAK_GLASS_PREFIX;
+use crate::json::Json;
 use crate::trust::{Finding, Severity};
 
 /// Limit for the characters of a reason in messages.

@@ -3,12 +3,11 @@
 
 use std::collections::HashSet;
 
-use crate::json::Json;
-
 use super::connectivity::declared;
 use crate::api::Mode;
 use crate::api::names::CLIENT_LABEL;
 use crate::connectivity;
+use crate::json::Json;
 use crate::registry::{Entry, Registry};
 use crate::trust::{Certificate, bundle, decoded, is_distrusted};
 

@@ -39,9 +39,8 @@ fn loaded_bundle(object: &Json<'_>) -> Option<(&'static str, Vec<Certificate>)> 
 
 #[cfg(test)]
 mod tests {
-    use crate::json::json;
-
     use super::*;
+    use crate::json::json;
     use crate::trust::fixtures::{Authority, ca, ca_between, now};
 
     fn secret(annotation: &str, cas: &[&Authority]) -> Json<'static> {

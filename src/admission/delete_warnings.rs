@@ -36,10 +36,9 @@ fn warnings(old: &Json<'_>) -> Option<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use crate::json::json;
-
     use super::*;
     use crate::admission::{Kind, Verdict, validate};
+    use crate::json::json;
     use crate::registry::Registry;
     use crate::trust::{Severities, fixtures::now};
 

@@ -129,11 +129,10 @@ fn cut_off_warning(field: &str, effect: &str, names: &[&str], all: usize) -> Opt
 
 #[cfg(test)]
 mod tests {
-    use crate::json::json;
-
     use super::*;
     use crate::admission::Kind;
     use crate::api::{Leaf, LeafKind, TrustAnchor};
+    use crate::json::json;
     use crate::registry::tests::entry;
     use crate::trust::fixtures::{Authority, ca, now, parsed};
 

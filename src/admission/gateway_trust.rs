@@ -1,10 +1,9 @@
 //! Checks from which object a Gateway takes its clients' CAs.
 
-use crate::json::Json;
-
 use super::rules::ADMITS_EVERYBODY;
 use crate::api::Kind;
 use crate::api::names::managed_config_map_name;
+use crate::json::Json;
 use crate::registry::{Entry, Registry};
 use crate::rewrite::{TlsSettings, TrustSource, tls_settings};
 use crate::trust::{Finding, Severity};
@@ -63,9 +62,8 @@ fn is_managed_source(entry: &Entry, namespace: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::json::json;
-
     use super::*;
+    use crate::json::json;
     use crate::registry::tests::entry;
 
     fn gateway(tls: Json<'static>) -> Json<'static> {

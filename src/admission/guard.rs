@@ -3,10 +3,9 @@
 //! Gateways take CAs from them, or they have a label, or their namespace has label [`GUARD`] and they have a key that gateways load. The
 //! selectors and conditions of `manifests/base/webhooks.yaml` send no others; a cluster test compares.
 
-use crate::json::Json;
-
 use super::{Kind, Request};
 use crate::api::names::{BREAK_GLASS_PREFIX, GUARD, GUARD_ENABLED, MANAGED_LABEL, PREFIX};
+use crate::json::Json;
 use crate::trust::credential::CA_KEYS;
 
 /// Keys with certificates that a gateway loads from a Secret. A private key or a revocation list alone is of no use to a gateway: the Secret

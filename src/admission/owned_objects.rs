@@ -2,12 +2,11 @@
 
 use std::collections::HashSet;
 
-use crate::json::Json;
-
 use super::rules::KEPT_BY_AGENT;
 use super::{Operation, Request};
 use crate::api::TrustBundleTargetKind;
 use crate::api::names::{CACERT_SUFFIX, GATEWAY_SECRET, MANAGED_LABEL, journal_name, managed_config_map_name};
+use crate::json::Json;
 use crate::registry::{Entry, Registry};
 use crate::trust::{Finding, Severities};
 
@@ -100,11 +99,10 @@ fn owned_fields<'a>(object: &'a Json<'a>) -> [&'a Json<'a>; 6] {
 
 #[cfg(test)]
 mod tests {
-    use crate::json::json;
-
     use super::*;
     use crate::admission::Kind;
     use crate::api::{Level, SecretRef, TrustAnchor};
+    use crate::json::json;
     use crate::registry::tests::entry;
     use crate::trust::Severity;
     use crate::trust::fixtures::{ca, parsed};

@@ -59,9 +59,8 @@ fn unknown(object: &Json<'_>) -> Vec<(usize, String)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::json::json;
-
     use super::*;
+    use crate::json::json;
 
     fn object(zones: &[&str]) -> Json<'static> {
         let windows: Vec<_> =

@@ -60,12 +60,11 @@ fn unclaimed(write: &SecretWrite<'_>, new: &ParsedSecret<'_>) -> SecretUsage<'st
 
 #[cfg(test)]
 mod tests {
-    use crate::json::json;
-
     use super::*;
     use crate::admission::Request;
     use crate::admission::secret_write::DecodedWrite;
     use crate::api::{CacertSibling, GatewayUse, Leaf, LeafKind, TrustAnchor};
+    use crate::json::json;
     use crate::registry::Registry;
     use crate::registry::tests::entry;
     use crate::trust::Severities;

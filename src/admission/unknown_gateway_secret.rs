@@ -1,12 +1,11 @@
 //! A client whose label names no GatewaySecret: no rotation waits for it.
 
-use crate::json::Json;
-
 use super::annotation_validation::{field, metadata_of_secret};
 use super::connectivity::declared;
 use super::rules::NO_SUCH_GATEWAY_SECRET;
 use crate::api::Kind;
 use crate::api::names::CLIENT_LABEL;
+use crate::json::Json;
 use crate::registry::Registry;
 use crate::trust::{Finding, Severities, Severity};
 
@@ -42,11 +41,10 @@ pub(super) fn finding(
 
 #[cfg(test)]
 mod tests {
-    use crate::json::json;
-
     use super::*;
     use crate::admission::{Context, Request, Verdict, check, validate};
     use crate::api::Level;
+    use crate::json::json;
     use crate::registry::Entry;
     use crate::registry::tests::entry;
     use crate::trust::fixtures::now;

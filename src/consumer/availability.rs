@@ -1,8 +1,7 @@
 //! Whether a restart leaves a ready pod of a workload.
 
-use crate::json::Json;
-
 use crate::api::WorkloadKind;
+use crate::json::Json;
 
 /// Why a restart leaves no ready pod for a time, as part of a sentence, and what to do. `None`: it leaves one.
 ///

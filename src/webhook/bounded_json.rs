@@ -291,7 +291,10 @@ impl<'b> Key<'b> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
+    use crate::seed::Seed;
     use crate::webhook::Limits;
     use crate::webhook::review::{Review, ReviewError};
 
@@ -349,7 +352,7 @@ mod tests {
     fn a_custom_resource_definition_of_a_mebibyte_is_parsed() {
         let field = r#""clientTrust":{"description":"What a person reads of a field in its schema.","type":"object","properties":{"name":{"type":"string"}}},"#;
         let schema = field.repeat((1 << 20) / field.len());
-        // Each field has another name, or the map would have only one.
+        // Each field has another name, or the object would have only one.
         let mut number = 0;
         let schema = schema.split("clientTrust").fold(String::new(), |all, part| {
             number += 1;
@@ -371,12 +374,61 @@ mod tests {
         assert!(!is_parsed(&"[".repeat(40 << 20)));
     }
 
+    /// A random text of JSON. Some texts are the same with and without an escape, and there are few keys, so that some occur twice in an object.
+    fn random(seed: &mut Seed, depth: u64) -> String {
+        const TEXTS: [&str; 8] =
+            [r#""""#, r#""a""#, r#""é""#, r#""\u00e9""#, r#""\n""#, r#""\"""#, r#""data""#, r#""metadata""#];
+        const NUMBERS: [&str; 6] = ["0", "-1", "18446744073709551615", "1.5", "-0.0", "1e300"];
+        let item = |seed: &mut Seed, from: &[&str]| from[seed.below(from.len() as u64) as usize].to_owned();
+        match seed.below(if depth == 0 { 4 } else { 8 }) {
+            0 => item(seed, &["null", "true", "false"]),
+            1 => item(seed, &NUMBERS),
+            2 | 3 => item(seed, &TEXTS),
+            4 => {
+                let items: Vec<_> = (0..seed.below(5)).map(|_| random(seed, depth - 1)).collect();
+                format!("[{}]", items.join(", "))
+            }
+            _ => {
+                let count = if seed.below(8) == 0 { 40 } else { seed.below(6) };
+                let field = |_| {
+                    let key =
+                        if seed.below(3) == 0 { item(seed, &TEXTS) } else { format!(r#""key-{}""#, seed.below(50)) };
+                    format!("{key}:{}", random(seed, depth - 1))
+                };
+                format!("{{{}}}", (0..count).map(field).collect::<Vec<_>>().join(","))
+            }
+        }
+    }
+
     #[test]
     fn reads_the_same_values_as_serde_json() {
-        let object = r#"{"a":[1,-1,1.5,true,null,"é\n",{}],"b":{"c":{"d":[]}},"data":{"k":"v","k":"w"}}"#;
-        let own = serde_json::Value::from(&Budget::new(1 << 20).parse(object).unwrap());
-        let other: serde_json::Value = serde_json::from_str(object).unwrap();
-        assert_eq!(own, other);
-        assert_eq!(own.to_string(), other.to_string());
+        let mut seed = Seed::of_run("bounded JSON");
+        let mut objects = vec![
+            r#"{"a":[1,-1,1.5,true,null,"é\n",{}],"b":{"c":{"d":[]}},"data":{"k":"v","k":"w"}}"#.to_owned(),
+            format!(r#"{{"spec":{{"a":1,{}"a":2,"\u0061":3}}}}"#, r#""b":0,"c":0,"#.repeat(20)),
+        ];
+        objects.extend((0..2_000).map(|_| random(&mut seed, 4)));
+        for object in objects {
+            let own = Value::from(&Budget::new(1 << 24).parse(&object).unwrap());
+            assert_eq!(own, serde_json::from_str::<Value>(&object).unwrap(), "{object}");
+        }
+    }
+
+    #[test]
+    fn only_texts_with_an_escape_are_copied() {
+        let object = r#"{"spec":{"plain":"text","esc\u0061ped":"te\u0078t"}}"#;
+        let Json::Object(spec) = &Budget::new(1 << 20).parse(object).unwrap()["spec"] else { panic!("no object") };
+        assert!(matches!(&spec.get("plain"), Some(Json::Text(Cow::Borrowed("text")))));
+        assert!(matches!(&spec.get("escaped"), Some(Json::Text(Cow::Owned(text))) if text == "text"));
+    }
+
+    #[test]
+    fn sorting_a_large_object_is_within_the_limit() {
+        let fields: Vec<_> = (0..1_000).map(|number| format!(r#""{number}":0"#)).collect();
+        let object = format!(r#"{{"data":{{{}}}}}"#, fields.join(","));
+        // Without the copy that sorting takes, the fields and their keys would fit.
+        let least = 2 * fields.len() * size_of::<Field<'_>>();
+        assert!(matches!(Budget::new(least).parse(&object), Err(BoundedJsonError::TooCostly)));
+        assert!(Budget::new(2 * least).parse(&object).is_ok());
     }
 }

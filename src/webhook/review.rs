@@ -318,6 +318,14 @@ mod tests {
     }
 
     #[test]
+    fn rejects_a_body_that_is_not_utf_8() {
+        for (body, line, column) in [(&b"\xff"[..], 1, 1), (b"{\"a\":\n\"b\xc3\"}", 2, 3), (b"{}\n\x80", 2, 1)] {
+            let error = Review::parse(body, MEMORY).err().unwrap();
+            assert_eq!(error, ReviewError::Json { what: "not UTF-8", line, column });
+        }
+    }
+
+    #[test]
     fn errors_do_not_quote_objects() {
         let message = error(r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":"hunter2"}"#);
         assert!(!message.contains("hunter2"), "{message}");

@@ -5,9 +5,8 @@
 //!
 //! Source: <https://istio.io/latest/docs/reference/config/networking/destination-rule/#ClientTLSSettings>.
 
-use crate::json::Json;
-
 use super::{Credential, JsonPath, Place, Reference, RewriteRule};
+use crate::json::Json;
 use crate::rewrite::Named;
 use crate::rewrite::tls_settings::{TlsSettings, TrustSource};
 

@@ -3,10 +3,9 @@
 //!
 //! Source: <https://gateway.envoyproxy.io/docs/api/extension_types/#clientvalidationcontext>.
 
-use crate::json::Json;
-
 use super::gateway_api::{authority, certificates};
 use super::{JsonPath, RewriteRule};
+use crate::json::Json;
 use crate::rewrite::Named;
 use crate::rewrite::tls_settings::TlsSettings;
 

@@ -4,10 +4,9 @@
 //! Source: <https://gateway-api.sigs.k8s.io/reference/spec/#gatewayspec>; Istio interprets them in
 //! `pilot/pkg/config/kube/gateway/conversion.go` (`buildTLS`).
 
-use crate::json::Json;
-
 use super::{JsonPath, Place, Reference, RewriteRule};
 use crate::api::SourceKind;
+use crate::json::Json;
 use crate::rewrite::Named;
 use crate::rewrite::tls_settings::{TlsSettings, TrustSource};
 

@@ -5,11 +5,10 @@
 
 use std::sync::Arc;
 
-use crate::json::Json;
-
 use super::{Credential, JsonPath, Place, Reference, RewriteRule};
 use crate::api::SourceKind;
 use crate::api::names::CACERT_SUFFIX;
+use crate::json::Json;
 use crate::rewrite::Named;
 use crate::rewrite::tls_settings::{TlsSettings, TrustSource};
 

@@ -6,12 +6,11 @@ mod gateway_api;
 mod istio_gateway;
 mod workload;
 
-use crate::json::Json;
-
 use super::json_path::JsonPath;
 use super::tls_settings::{TlsSettings, TrustSource};
 use crate::api::names::CACERT_SUFFIX;
 use crate::api::{Kind, SourceKind};
+use crate::json::Json;
 use crate::registry::Place;
 
 /// The references and TLS settings of a kind.

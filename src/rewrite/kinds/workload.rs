@@ -2,10 +2,9 @@
 //!
 //! Source: <https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#PodSpec>.
 
-use crate::json::Json;
-
 use super::{JsonPath, Reference, RewriteRule};
 use crate::api::WorkloadKind;
+use crate::json::Json;
 
 pub(super) const RULE: RewriteRule = RewriteRule {
     group: "apps",
