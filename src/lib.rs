@@ -20,6 +20,7 @@
 //! - [`rotation`]: observed objects to a GatewaySecret's status, and to the next steps of its rotation.
 //! - [`consumer`]: what workloads of TrustConsumers have loaded, and which one is restarted next.
 //! - [`admission`]: an admission request to a decision.
+//! - [`json`]: JSON values whose texts are borrowed: the objects of a review.
 //! - [`identity`]: certificates of clients with kubeconfigs: when one is needed, requested and approved.
 //! - [`health`]: results of named checks and a request to a response, as kube-apiserver answers it.
 //! - [`certgen`]: a profile and the Secrets of a control plane to the next step of their rotation.

@@ -51,7 +51,7 @@ fn has_label(object: &Json<'_>) -> bool {
 /// tokens, is none.
 pub(super) fn holds_trust(kind: Kind<'_>, object: &Json<'_>) -> bool {
     let has = |field: &str, keys: &[&str]| match &object[field] {
-        Json::Object(contents) => keys.iter().any(|key| contents.contains_key(*key)),
+        Json::Object(contents) => keys.iter().any(|key| contents.contains_key(key)),
         value => !value.is_null(),
     };
     match kind.kind {

@@ -32,7 +32,7 @@ pub fn undo(object: &Json<'_>) -> Option<Undo> {
     let paths: HashSet<_> = references.iter().map(|reference| reference.node.pointer()).collect();
     let is_current = |name: &UndoName<'_>| object.pointer(name.pointer).and_then(Json::as_str) == Some(name.written);
     let (fit, unfit): (Vec<_>, Vec<_>) =
-        names(&record).partition(|name| paths.contains(name.pointer) && is_current(&name));
+        names(&record).partition(|name| paths.contains(name.pointer) && is_current(name));
     let mut patch: Vec<_> = fit.iter().map(|name| name.restore.clone()).collect();
     if let Some(inverse) = record.iter().find(|entry| HASH.owns(entry))
         && HASH.read(object).is_some()

@@ -1,7 +1,8 @@
 //! Parses the objects of a review within a limit of memory.
 //!
-//! In a tree of [`Json`], seven bytes of text (`{"":0},`) take ninety bytes of memory. Each allocation is therefore counted before it is made, and parsing stops at the limit. Fields that no decision needs are not kept: etcd stores a few bytes for an entry of
-//! `managedFields` or of `ownerReferences` that would be the largest part of the tree.
+//! In a tree of [`Json`], seven bytes of text (`{"":0},`) take ninety bytes of memory. Each allocation is therefore counted before it is made,
+//! and parsing stops at the limit. Fields that no decision needs are not kept: etcd stores a few bytes for an entry of `managedFields` or of
+//! `ownerReferences` that would be the largest part of the tree.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -161,12 +162,12 @@ impl Place {
         }
     }
 
-    /// How often the lists and maps are in memory at once. Texts are copied everywhere: a verdict decodes them.
+    /// How often the lists and objects are in memory at once. Texts are copied everywhere: a verdict decodes them.
     fn copies(self) -> usize {
         if matches!(self, Self::Fields) { 2 } else { 1 }
     }
 
-    /// Bytes that a verdict takes for a map with fields, at most: a renamed reference is an operation of a patch, which is encoded twice.
+    /// Bytes that a verdict takes for an object with fields, at most: a renamed reference is an operation of a patch, which is encoded twice.
     fn work(self) -> usize {
         if matches!(self, Self::Fields) { 300 } else { 0 }
     }

@@ -232,9 +232,9 @@ impl ReviewError {
     }
 
     fn not_utf8(body: &[u8], valid: usize) -> Self {
-        let line = body[..valid].split(|byte| *byte == b'\n');
-        let column = line.clone().last().map_or(0, <[u8]>::len) + 1;
-        Self::Json { what: "not UTF-8", line: line.count(), column }
+        let lines = body[..valid].split(|byte| *byte == b'\n');
+        let (line, column) = lines.enumerate().last().map_or((1, 1), |(line, text)| (line + 1, text.len() + 1));
+        Self::Json { what: "not UTF-8", line, column }
     }
 }
 

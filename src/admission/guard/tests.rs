@@ -133,7 +133,7 @@ impl Case {
     /// in the form of these conditions.
     fn is_sent(&self, object: &Json<'_>) -> bool {
         let has_label = self.label.is_some_and(|(key, _)| key.starts_with("trustspan.dev/"));
-        let has = |keys: &[&str]| keys.iter().any(|key| object["data"].get(*key).is_some());
+        let has = |keys: &[&str]| keys.iter().any(|key| object["data"].get(key).is_some());
         let has_certificates = match self.kind {
             "Secret" => {
                 self.type_ != "kubernetes.io/service-account-token" && has(&["ca.crt", "tls.crt", "cacert", "cert"])
