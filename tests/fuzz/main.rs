@@ -13,6 +13,7 @@ mod json;
 mod manifest;
 #[path = "../envoy/mutate.rs"]
 mod mutate;
+mod parsed;
 mod pem;
 #[allow(dead_code)] // Envoy's clients need more of it.
 #[path = "../envoy/pki.rs"]
@@ -40,4 +41,5 @@ targets! {
     chains: chain::case,
     reviews: review::case,
     manifests: manifest::case,
+    parsed_objects: parsed::case,
 }

@@ -7,8 +7,6 @@
 // This program uses only a part of the shared modules.
 #![allow(dead_code)]
 
-#[path = "../../../src/webhook/bounded_json.rs"]
-mod bounded_json;
 #[path = "../../envoy/case.rs"]
 mod case;
 #[path = "../../fuzz/chain.rs"]
@@ -39,6 +37,7 @@ mod manifest;
 mod mutate;
 #[path = "../../envoy/odd.rs"]
 mod odd;
+#[path = "../../fuzz/parsed.rs"]
 mod parsed;
 #[path = "../../fuzz/pem.rs"]
 mod pem;
