@@ -27,8 +27,8 @@ pub struct Registry {
     /// By namespace and name of a source or managed Secret: the index of the GatewaySecret that claims it, and the
     /// Secret's role.
     claims: HashMap<String, HashMap<String, (usize, Role)>>,
-    /// By name of a source Secret: the indices of the GatewaySecrets that claim it, in any namespace.
-    by_source: HashMap<String, Vec<usize>>,
+    /// By name of a source or managed Secret: the indices of the GatewaySecrets that claim it in any namespace, oldest first, and its role.
+    by_name: HashMap<String, Vec<(usize, Role)>>,
     /// By namespace and name of a ConfigMap of `spec.clients.caConfigMapNames`: the index of the GatewaySecret that
     /// copies it.
     config_maps: HashMap<String, HashMap<String, usize>>,
@@ -105,8 +105,8 @@ impl Registry {
             }
             for (name, role) in names.into_iter().filter(|(name, _)| !name.is_empty()) {
                 claims.insert(name.to_owned(), (index, role));
+                registry.by_name.entry(name.to_owned()).or_default().push((index, role));
             }
-            registry.by_source.entry(entry.source_name().to_owned()).or_default().push(index);
             let config_maps = registry.config_maps.entry(entry.namespace.clone()).or_default();
             for name in &entry.spec.clients.ca_config_map_names {
                 config_maps.entry(name.clone()).or_insert(index);
@@ -250,16 +250,10 @@ impl Registry {
                 let is_pair = |role: &Role| *role != Role::CacertSibling;
                 self.role(namespace, name).filter(|(_, role)| is_pair(role)).map(|(entry, _)| entry)
             }
-            Place::Selected(_) | Place::AllGateways { .. } => {
-                self.entries.iter().enumerate().find_map(|(index, entry)| {
-                    let is_selected = match place {
-                        Place::Selected(selector) => entry.is_asked_for(selector),
-                        _ => true,
-                    };
-                    let is_named = entry.source_name() == name || entry.managed_name() == name;
-                    (is_selected && is_named && !self.conflicts.contains_key(&index)).then_some(entry)
-                })
+            Place::Selected(selector) => {
+                self.named(name).map(|(entry, _)| entry).find(|entry| entry.is_asked_for(selector))
             }
+            Place::AllGateways { .. } => self.named(name).map(|(entry, _)| entry).next(),
         }
     }
 
@@ -289,8 +283,13 @@ impl Registry {
 
     /// The GatewaySecrets of a source Secret's name, in any namespace.
     fn with_source(&self, source: &str) -> Vec<&Entry> {
-        let all = self.by_source.get(source).into_iter().flatten().map(|index| &self.entries[*index]);
-        all.filter(|entry| !entry.spec.workload_labels.is_empty()).collect()
+        let sources = self.named(source).filter(|(_, role)| *role == Role::Source).map(|(entry, _)| entry);
+        sources.filter(|entry| !entry.spec.workload_labels.is_empty()).collect()
+    }
+
+    /// The GatewaySecrets of a source or managed Secret's name, in any namespace, oldest first.
+    fn named(&self, name: &str) -> impl Iterator<Item = (&Entry, Role)> {
+        self.by_name.get(name).into_iter().flatten().map(|(index, role)| (&self.entries[*index], *role))
     }
 }
 

@@ -1,10 +1,10 @@
 //! The two annotations that a rewrite sets, as JSON Patch operations with their inverses.
 
 use json_patch::jsonptr::PointerBuf;
-use json_patch::{AddOperation, PatchOperation, RemoveOperation, ReplaceOperation, TestOperation};
+use json_patch::{AddOperation, PatchOperation, RemoveOperation, ReplaceOperation};
 use serde_json::{Value, json};
 
-use super::json_path::escape;
+use super::json_path::push_step;
 use crate::api::names::{ROTATION_HASH, UNDO};
 use crate::json::{Json, Object};
 
@@ -32,10 +32,10 @@ impl AnnotationPath {
 
     /// The operation that sets the value, and its inverse. `None` if the value is set already, or if the fields around
     /// it are not maps.
-    pub(super) fn set(&self, object: &Json<'_>, value: &str) -> Option<(PatchOperation, PatchOperation)> {
+    pub(super) fn set(&self, object: &Json<'_>, value: String) -> Option<(PatchOperation, PatchOperation)> {
         let (metadata, annotations) = (self.metadata(object), self.annotations(object));
         let (pointer, old, value) = match (metadata, annotations) {
-            (_, Some(Json::Object(all))) => (self.pointer(), all.get(self.key), json!(value)),
+            (_, Some(Json::Object(all))) => (self.pointer(), all.get(self.key), value.into()),
             (Some(Json::Object(_)), None | Some(Json::Null)) => {
                 (self.annotations_pointer(), annotations, json!({ self.key: value }))
             }
@@ -45,10 +45,16 @@ impl AnnotationPath {
             _ => return None,
         };
         match old {
-            None => Some((add(&pointer, value), remove(&pointer))),
+            None => Some((add(&pointer, value), remove(pointer))),
             Some(old) if *old == Json::from(&value) => None,
-            Some(old) => Some((replace(&*pointer, value), replace(&*pointer, old.into()))),
+            Some(old) => Some((replace(&*pointer, value), replace(pointer, old.into()))),
         }
+    }
+
+    /// The operation that removes the map in which the annotation is set, if setting it adds that map.
+    pub(super) fn removes_map(&self, object: &Json<'_>) -> Option<PatchOperation> {
+        let (_, inverse) = self.set(object, String::new())?;
+        Some(inverse).filter(|inverse| !self.is_at(inverse))
     }
 
     /// The size of all annotations after this one was set to a value.
@@ -61,7 +67,7 @@ impl AnnotationPath {
 
     /// The operation that removes the annotation.
     pub(super) fn unset(&self) -> PatchOperation {
-        remove(&self.pointer())
+        remove(self.pointer())
     }
 
     /// The operation that undoes the value by a recorded inverse. A map that has gained other entries since keeps them.
@@ -73,7 +79,7 @@ impl AnnotationPath {
         if self.is_at(inverse) || is_only && is_alone() {
             inverse.clone()
         } else if is_only && path == self.metadata_pointer() {
-            remove(&self.annotations_pointer())
+            remove(self.annotations_pointer())
         } else {
             self.unset()
         }
@@ -106,33 +112,34 @@ impl AnnotationPath {
     }
 
     fn metadata_pointer(&self) -> String {
-        format!("/{}", self.metadata.join("/"))
+        let mut pointer = String::with_capacity(96);
+        self.metadata.iter().for_each(|field| push_step(&mut pointer, field));
+        pointer
     }
 
     fn annotations_pointer(&self) -> String {
-        self.metadata_pointer() + "/annotations"
+        let mut pointer = self.metadata_pointer();
+        push_step(&mut pointer, "annotations");
+        pointer
     }
 
     fn pointer(&self) -> String {
-        self.annotations_pointer() + "/" + &escape(self.key)
+        let mut pointer = self.annotations_pointer();
+        push_step(&mut pointer, self.key);
+        pointer
     }
 }
 
-/// `replace`, for a pointer from [`JsonPath`](super::json_path::JsonPath) or [`escape`], which is well formed.
+/// `replace`, for a pointer from [`JsonPath`](super::json_path::JsonPath) or [`push_step`], which is well formed.
 pub(super) fn replace(pointer: impl Into<String>, value: Value) -> PatchOperation {
     PatchOperation::Replace(ReplaceOperation { path: path(pointer), value })
-}
-
-/// `test`: the patch applies only while the path has this value.
-pub(super) fn test(pointer: &str, value: Value) -> PatchOperation {
-    PatchOperation::Test(TestOperation { path: path(pointer), value })
 }
 
 fn add(pointer: &str, value: Value) -> PatchOperation {
     PatchOperation::Add(AddOperation { path: path(pointer), value })
 }
 
-fn remove(pointer: &str) -> PatchOperation {
+fn remove(pointer: impl Into<String>) -> PatchOperation {
     PatchOperation::Remove(RemoveOperation { path: path(pointer) })
 }
 

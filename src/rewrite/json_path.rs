@@ -43,6 +43,12 @@ impl<'a> JsonPath<'a> {
         items.map(move |(index, value)| list.below(value, Step::Index(index)))
     }
 
+    /// The texts of the list below a key.
+    pub(super) fn texts(&self, key: &str) -> impl Iterator<Item = &'a str> + use<'a> {
+        let items = self.value[key].as_array().into_iter().flatten();
+        items.filter_map(Json::as_str).filter(|text| !text.is_empty())
+    }
+
     pub(super) fn text(&self) -> Option<&'a str> {
         self.value.as_str().filter(|text| !text.is_empty())
     }
@@ -51,11 +57,10 @@ impl<'a> JsonPath<'a> {
     pub(super) fn pointer(&self) -> String {
         let mut pointer = String::with_capacity(64);
         for step in self.steps() {
-            pointer.push('/');
             match step {
-                Step::Key(key) => pointer.push_str(&escape(key)),
+                Step::Key(key) => push_step(&mut pointer, key),
                 // Writing to a string cannot fail.
-                Step::Index(index) => drop(write!(pointer, "{index}")),
+                Step::Index(index) => drop(write!(pointer, "/{index}")),
             }
         }
         pointer
@@ -88,13 +93,16 @@ impl<'a> JsonPath<'a> {
     }
 }
 
-/// Escapes a key for a JSON Pointer (RFC 6901 §3).
-pub(super) fn escape(key: &str) -> Cow<'_, str> {
-    if key.bytes().any(|byte| matches!(byte, b'~' | b'/')) {
-        key.replace('~', "~0").replace('/', "~1").into()
-    } else {
-        key.into()
+/// Adds a key to a JSON Pointer (RFC 6901 §3).
+pub(super) fn push_step(pointer: &mut String, key: &str) {
+    pointer.push('/');
+    let mut rest = key;
+    while let Some(at) = rest.bytes().position(|byte| matches!(byte, b'~' | b'/')) {
+        pointer.push_str(&rest[..at]);
+        pointer.push_str(if rest.as_bytes()[at] == b'~' { "~0" } else { "~1" });
+        rest = &rest[at + 1..];
     }
+    pointer.push_str(rest);
 }
 
 /// A JSON Pointer as users write the field: `/spec/servers/0/tls` is `spec.servers[0].tls`.

@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use std::iter::zip;
 
 use json_patch::{Patch, PatchOperation};
+use serde::Serialize;
 
 use super::Outcome;
-use super::annotation::{ANNOTATIONS, HASH, RECORD, replace, test};
+use super::annotation::{ANNOTATIONS, HASH, RECORD, replace};
 use super::kinds::Reference;
 use super::undo::{names, recorded};
 use crate::json::Json;
@@ -45,67 +46,82 @@ impl<'a> PatchBuilder<'a> {
 
     /// Sets the rotation hash.
     pub(super) fn annotate(&mut self, hash: Option<String>) {
-        self.hash = hash.and_then(|hash| HASH.set(self.before, &hash));
+        self.hash = hash.and_then(|hash| HASH.set(self.before, hash));
     }
 
     /// Completes the patch with the record for undoing it.
     pub(super) fn finish(self) -> Outcome {
-        let known = recorded(self.before);
-        let mut record = self.record(&known);
-        let (hash, unhash) = self.hash.unzip();
-        if unhash.is_some() || HASH.read(self.before).is_some() {
+        let Self { before, references, chosen, hash } = self;
+        let change = |(reference, chosen): (&'a Reference<'a>, Option<String>)| {
+            (reference, chosen.map(|chosen| (reference.node.pointer(), chosen)))
+        };
+        let changes: Vec<_> = zip(references, chosen).map(change).collect();
+        let known = recorded(before);
+        let mut record = recorded_names(&changes, &known);
+        let (hash, unhash) = hash.unzip();
+        if unhash.is_some() || HASH.read(before).is_some() {
             // Undoing restores the value before the first rewrite, not the one before this rewrite.
-            record.extend(known.iter().find(|entry| HASH.owns(entry)).cloned().or(unhash));
+            record.extend(known.iter().find(|entry| HASH.owns(entry)).cloned().or(unhash).map(Recorded::Annotation));
         }
-        let changes = zip(self.references, self.chosen);
-        let renames = changes.filter_map(|(reference, value)| Some(replace(reference.node.pointer(), value?.into())));
-        let mut patch: Vec<_> = renames.collect();
-        let (renames, rehashes, mut unrecorded) = (patch.len(), hash.is_some(), false);
-        patch.extend(hash);
+        let (mut unrecorded, mut set_record) = (false, None);
         if !record.is_empty() {
-            let created_map = RECORD.set(self.before, "").map(|(_, unset)| unset).filter(|unset| !RECORD.is_at(unset));
-            record.extend(known.iter().find(|entry| RECORD.owns(entry)).cloned().or(created_map));
+            let owned = known.iter().find(|entry| RECORD.owns(entry)).cloned();
+            record.extend(owned.or_else(|| RECORD.removes_map(before)).map(Recorded::Annotation));
             let text = serde_json::to_string(&record).ok();
-            let text = text.filter(|text| RECORD.size_with(self.before, text) <= ANNOTATIONS);
+            let text = text.filter(|text| RECORD.size_with(before, text) <= ANNOTATIONS);
             unrecorded = text.is_none();
-            patch.extend(text.and_then(|text| RECORD.set(self.before, &text)).map(|(set, _)| set));
-        } else if RECORD.read(self.before).is_some() {
-            patch.push(RECORD.unset());
+            set_record = text.and_then(|text| RECORD.set(before, text)).map(|(set, _)| set);
+        } else if RECORD.read(before).is_some() {
+            set_record = Some(RECORD.unset());
         }
+        let renames = changes.into_iter().filter_map(|(_, change)| change);
+        let mut patch: Vec<_> = renames.map(|(pointer, chosen)| replace(pointer, chosen.into())).collect();
+        let (renames, rehashes) = (patch.len(), hash.is_some());
+        patch.extend(hash.into_iter().chain(set_record));
         Outcome { patch: Patch(patch), renames, rehashes, blockers: Vec::new(), unrecorded }
     }
+}
 
-    /// The record that restores the names, including those of earlier writes. Stops once it cannot fit.
-    fn record(&self, known: &[PatchOperation]) -> Vec<PatchOperation> {
-        // The first record of a path counts. The records are indexed by path, since a hostile object has thousands of
-        // records and references.
-        let mut earlier: HashMap<_, Vec<_>> = HashMap::new();
-        names(known).for_each(|name| earlier.entry(name.pointer).or_default().push(name));
-        let (mut record, mut least) = (Vec::new(), 0);
-        for (reference, chosen) in zip(self.references, &self.chosen) {
-            if chosen.is_none() && earlier.is_empty() {
-                continue;
+/// An operation of a record.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Recorded<'r> {
+    /// On a field that names a Secret or ConfigMap.
+    Name { op: &'static str, path: Cow<'r, str>, value: &'r str },
+    /// On an annotation.
+    Annotation(PatchOperation),
+}
+
+/// The record that restores the names, including those of earlier writes. Stops once it cannot fit.
+fn recorded_names<'r>(
+    changes: &'r [(&Reference<'r>, Option<(String, String)>)],
+    known: &'r [PatchOperation],
+) -> Vec<Recorded<'r>> {
+    // The first record of a path counts. The records are indexed by path, since a hostile object has thousands of records and references.
+    let mut earlier: HashMap<_, Vec<_>> = HashMap::new();
+    names(known).for_each(|name| earlier.entry(name.pointer).or_default().push(name));
+    let (mut record, mut least) = (Vec::new(), 0);
+    for (reference, change) in changes {
+        let (path, written, restored) = match change {
+            Some((pointer, chosen)) => (Cow::from(pointer), chosen.as_str(), reference.node.text().unwrap_or_default()),
+            None if earlier.is_empty() => continue,
+            // The record of an earlier rename stays while the field still has the name that the rename wrote.
+            None => {
+                let pointer = reference.node.pointer();
+                let same_path = earlier.get(pointer.as_str()).into_iter().flatten();
+                let Some(name) = same_path.clone().find(|name| reference.is(name.written)) else { continue };
+                (Cow::from(pointer), name.written, name.restored)
             }
-            let pointer = reference.node.pointer();
-            let pair = match chosen {
-                Some(chosen) => {
-                    let restore = reference.renamed(reference.name);
-                    [test(&pointer, chosen.as_str().into()), replace(&pointer, restore.into())]
-                }
-                // The record of an earlier rename stays while the field still has the name that the rename wrote.
-                None => {
-                    let all = earlier.get(pointer.as_str());
-                    let earlier = all.and_then(|all| all.iter().find(|name| reference.is(name.written)));
-                    let Some(earlier) = earlier else { continue };
-                    [test(&pointer, earlier.written.into()), earlier.restore.clone()]
-                }
-            };
-            record.extend(pair);
-            least += 2 * pointer.len();
-            if least > ANNOTATIONS {
-                break;
-            }
+        };
+        least += 2 * path.len();
+        record.extend([("test", written), ("replace", restored)].map(|(op, value)| Recorded::Name {
+            op,
+            path: path.clone(),
+            value,
+        }));
+        if least > ANNOTATIONS {
+            break;
         }
-        record
     }
+    record
 }

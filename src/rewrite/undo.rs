@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 use json_patch::{Patch, PatchOperation};
 
-use super::annotation::{ANNOTATIONS, HASH, RECORD};
+use super::annotation::{ANNOTATIONS, HASH, RECORD, replace};
 use super::kinds;
 use crate::api::Kind;
 use crate::json::Json;
@@ -33,7 +33,7 @@ pub fn undo(object: &Json<'_>) -> Option<Undo> {
     let is_current = |name: &UndoName<'_>| object.pointer(name.pointer).and_then(Json::as_str) == Some(name.written);
     let (fit, unfit): (Vec<_>, Vec<_>) =
         names(&record).partition(|name| paths.contains(name.pointer) && is_current(name));
-    let mut patch: Vec<_> = fit.iter().map(|name| name.restore.clone()).collect();
+    let mut patch: Vec<_> = fit.iter().map(|name| replace(name.pointer, name.restored.into())).collect();
     if let Some(inverse) = record.iter().find(|entry| HASH.owns(entry))
         && HASH.read(object).is_some()
     {
@@ -56,17 +56,16 @@ pub(super) struct UndoName<'a> {
     pub(super) pointer: &'a str,
     /// The name that the rewrite wrote.
     pub(super) written: &'a str,
-    /// Restores the previous name.
-    pub(super) restore: &'a PatchOperation,
+    /// The previous name.
+    pub(super) restored: &'a str,
 }
 
 /// The renames of a record: a `test` and a `replace` of a string, at the same path.
 pub(super) fn names(record: &[PatchOperation]) -> impl Iterator<Item = UndoName<'_>> {
     record.windows(2).filter_map(|pair| match pair {
-        [PatchOperation::Test(test), restore @ PatchOperation::Replace(replace)]
-            if test.path == replace.path && replace.value.is_string() =>
-        {
-            Some(UndoName { pointer: test.path.as_str(), written: test.value.as_str()?, restore })
+        [PatchOperation::Test(test), PatchOperation::Replace(replace)] if test.path == replace.path => {
+            let (written, restored) = (test.value.as_str()?, replace.value.as_str()?);
+            Some(UndoName { pointer: test.path.as_str(), written, restored })
         }
         _ => None,
     })

@@ -1,9 +1,8 @@
 //! The number of connections, and the timeouts of each.
 //!
 //! The API server keeps idle connections for 90 s (Go's `IdleConnTimeout`) and does not repeat a POST that failed because the server closed the
-//! connection. An idle connection is therefore kept for longer, by hyper's header timeout, which starts at the end of the previous response. A
-//! slow client would get as much time for the head of its request, so `TimeoutStream` limits that to `HEAD_TIMEOUT` from the first byte, and
-//! for the first request from the handshake.
+//! connection. An idle connection is therefore kept for longer. A slow client gets less: the head of a request must arrive within `HEAD_TIMEOUT` from its
+//! first byte, and that of the first request from the handshake.
 
 use std::io;
 use std::pin::Pin;
@@ -15,11 +14,11 @@ use axum_server::accept::Accept;
 use futures::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, Sleep, sleep, sleep_until};
+use tokio::time::{Instant, Sleep, sleep};
 use tower::Service;
 
 use super::connections::{Connection, Connections, Open, Phase};
-use super::limits::{HEAD_TIMEOUT, WRITE_TIMEOUT};
+use super::limits::{HEAD_TIMEOUT, IDLE_TIMEOUT, WRITE_TIMEOUT};
 
 /// Limits the number of connections and adds timeouts to each. Wraps the acceptor that does the TLS, if any.
 #[derive(Clone, Debug)]
@@ -65,19 +64,20 @@ where
     }
 }
 
-/// A stream that fails if the client is too slow to send the head of a request, or to read a response, and when its connection is evicted.
+/// A stream that fails if the client is too slow to send the head of a request, or to read a response, if it sends no request for long, and when
+/// its connection is evicted.
 #[derive(Debug)]
 pub(super) struct TimeoutStream<IO> {
     io: IO,
     open: Open,
-    /// When a head began, and its timeout.
-    head: Option<(Instant, Pin<Box<Sleep>>)>,
+    /// Fires at the timeout of a read, or before it.
+    read: Pin<Box<Sleep>>,
     write: Option<Pin<Box<Sleep>>>,
 }
 
 impl<IO> TimeoutStream<IO> {
     fn new(io: IO, open: Open) -> Self {
-        Self { io, open, head: None, write: None }
+        Self { io, open, read: Box::pin(sleep(HEAD_TIMEOUT)), write: None }
     }
 
     /// Fails a write that is pending for too long.
@@ -102,22 +102,24 @@ impl<IO: AsyncRead + Unpin> AsyncRead for TimeoutStream<IO> {
         if buf.filled().len() > before && self.open.phase().0 == Phase::Idle {
             self.open.enter(Phase::Head);
         }
-        // A head that arrives at once needs no timer.
         if poll.is_ready() {
             return poll;
         }
-        // The timeout also ends a connection without a request.
-        match self.open.phase() {
-            (Phase::Head, since) if self.head.as_ref().is_none_or(|(began, _)| *began != since) => {
-                self.head = Some((since, Box::pin(sleep_until(since + HEAD_TIMEOUT))));
-            }
-            (Phase::Head, _) => {}
-            _ => self.head = None,
+        let (phase, since) = self.open.phase();
+        let timeout = match phase {
+            Phase::Idle => since + IDLE_TIMEOUT,
+            Phase::Head => since + HEAD_TIMEOUT,
+            Phase::Handshake | Phase::Body | Phase::Queue | Phase::Response => return poll,
+        };
+        // To set the timer for each request would take longer than to let it fire too early from time to time.
+        if timeout < self.read.deadline() {
+            self.read.as_mut().reset(timeout);
         }
-        if let Some((_, timeout)) = &mut self.head
-            && timeout.as_mut().poll(cx).is_ready()
-        {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        while self.read.as_mut().poll(cx).is_ready() {
+            if timeout <= Instant::now() {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+            self.read.as_mut().reset(timeout);
         }
         poll
     }
@@ -224,7 +226,7 @@ mod tests {
         // The first request, and its response.
         connection.enter(Phase::Body);
         connection.enter(Phase::Idle);
-        assert!(is_quiet(&mut io, HEAD_TIMEOUT * 20).await);
+        assert!(is_quiet(&mut io, IDLE_TIMEOUT - HEAD_TIMEOUT).await);
         far.write_all(b"a").await.unwrap();
         assert_eq!(io.read_u8().await.unwrap(), b'a');
         advance(HEAD_TIMEOUT / 2).await;
@@ -232,6 +234,20 @@ mod tests {
         far.write_all(b"b").await.unwrap();
         assert_eq!(io.read_u8().await.unwrap(), b'b');
         let error = timeout(HEAD_TIMEOUT, io.read_u8()).await.expect("ends within the time for a head").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn closes_after_the_idle_timeout() {
+        let (mut io, mut far, connection) = stream();
+        for _ in 0..3 {
+            far.write_all(b"a").await.unwrap();
+            io.read_u8().await.unwrap();
+            connection.enter(Phase::Body);
+            connection.enter(Phase::Idle);
+            assert!(is_quiet(&mut io, IDLE_TIMEOUT - Duration::from_millis(2)).await);
+        }
+        let error = timeout(Duration::from_millis(4), io.read_u8()).await.expect("ends").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 

@@ -11,7 +11,6 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Request as HttpRequest, State};
 use axum::http::StatusCode;
 use axum::http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderMap, HeaderValue};
-use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures::StreamExt;
@@ -141,16 +140,14 @@ impl Webhook {
         self.finish(Router::new().route("/metrics", get(scrape)), Detail::Names)
     }
 
-    /// From now on this process is not ready, and every response closes its connection, so that the caller connects to another replica.
+    /// From now on this process is not ready, and every answer to a review closes its connection, so that the caller connects to another replica.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Release);
     }
 
     fn finish(self: &Arc<Self>, router: Router<Arc<Self>>, detail: Detail) -> Router {
         let webhook = self.clone();
-        with_health(router, move || webhook.health(), detail)
-            .layer(from_fn_with_state(self.clone(), close_while_draining))
-            .with_state(self.clone())
+        with_health(router, move || webhook.health(), detail).with_state(self.clone())
     }
 
     fn health(&self) -> Health {
@@ -160,7 +157,7 @@ impl Webhook {
     async fn admit(self: Arc<Self>, name: &'static str, path: Path, request: HttpRequest) -> Response {
         let start = Instant::now();
         let mut subject = ReviewedObject::UNREAD;
-        let response = match self.clone().judge(name, path, request, &mut subject).await {
+        let mut response = match self.clone().judge(name, path, request, &mut subject).await {
             Ok(body) => ([(CONTENT_TYPE, "application/json")], body).into_response(),
             Err(HttpError(status, message)) => {
                 // No message quotes an object, so it is safe to log.
@@ -169,6 +166,9 @@ impl Webhook {
                 (status, message + "\n").into_response()
             }
         };
+        if self.draining.load(Ordering::Acquire) {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         self.metrics.took(name, start.elapsed());
         response
     }
@@ -252,14 +252,6 @@ impl Webhook {
 
 async fn scrape(State(webhook): State<Arc<Webhook>>) -> Response {
     scraped(webhook.metrics.encode())
-}
-
-async fn close_while_draining(State(webhook): State<Arc<Webhook>>, request: HttpRequest, next: Next) -> Response {
-    let mut response = next.run(request).await;
-    if webhook.draining.load(Ordering::Acquire) {
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    }
-    response
 }
 
 fn unavailable(reason: &str) -> HttpError {

@@ -9,7 +9,6 @@ use axum::Router;
 use axum_server::Handle;
 use axum_server::accept::{Accept, DefaultAcceptor};
 use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
-use hyper_util::rt::TokioTimer;
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -18,7 +17,7 @@ use tokio::task::JoinHandle;
 
 use super::Webhook;
 use super::connections::Connections;
-use super::limits::{HANDSHAKE_TIMEOUT, HEAD_LIMIT, IDLE_TIMEOUT, Limits, METRICS_CONNECTIONS};
+use super::limits::{HANDSHAKE_TIMEOUT, HEAD_LIMIT, Limits, METRICS_CONNECTIONS};
 use super::listener::ConnectionLimiter;
 
 /// The shutdown of the server.
@@ -125,9 +124,7 @@ impl Port {
         listener.set_nonblocking(true)?;
         let handle = Handle::new();
         let mut server = axum_server::from_tcp(listener)?.handle(handle.clone()).http1_only();
-        // The header timeout of hyper starts at the end of the previous response, so it is the idle timeout.
-        let mut builder = server.http_builder().http1();
-        builder.timer(TokioTimer::new()).header_read_timeout(IDLE_TIMEOUT).max_buf_size(HEAD_LIMIT);
+        server.http_builder().http1().max_buf_size(HEAD_LIMIT);
         let acceptor = ConnectionLimiter::new(acceptor, connections);
         let task = tokio::spawn(server.acceptor(acceptor).serve(router.into_make_service()));
         Ok(Self { handle, task })

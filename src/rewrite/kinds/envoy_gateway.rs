@@ -29,10 +29,7 @@ fn tls_settings<'a>(object: &'a Json<'a>, namespace: &'a str) -> Vec<TlsSettings
         .flat_map(|listener| certificates(&listener, namespace))
         .map(Named::from)
         .collect();
-    let pins: Vec<_> = ["certificateHashes", "spkiHashes"]
-        .iter()
-        .flat_map(|list| validation.get(list).items().filter_map(|pin| pin.text()).collect::<Vec<_>>())
-        .collect();
+    let pins: Vec<_> = validation.texts("certificateHashes").chain(validation.texts("spkiHashes")).collect();
     let of = |node: JsonPath<'a>| TlsSettings {
         deciding_field: node.get("name"),
         presents: presents.clone(),

@@ -85,10 +85,9 @@ fn settings<'a>(server: &JsonPath<'a>, proxies: &Place<'a>) -> Option<TlsSetting
         }
     };
     let presents: Vec<_> = presented(tls, proxies).map(Named::from).collect();
-    let pins = ["verifyCertificateHash", "verifyCertificateSpki"].into_iter().flat_map(|list| tls.get(list).items());
-    let pins = pins.filter_map(|pin| pin.text()).collect();
+    let pins = tls.texts("verifyCertificateHash").chain(tls.texts("verifyCertificateSpki")).collect();
     let is_used = !presents.is_empty() || trust != TrustSource::NotVerified;
-    let hosts = server.get("hosts").items().filter_map(|host| host.text()).collect();
+    let hosts = server.texts("hosts").collect();
     is_used.then_some(TlsSettings { deciding_field, presents, trust, is_upstream: false, hosts, pins })
 }
 

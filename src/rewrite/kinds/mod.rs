@@ -92,7 +92,9 @@ enum Credential<'a> {
 
 impl<'a> Credential<'a> {
     fn parse(text: &'a str) -> Self {
-        let (scheme, rest) = text.split_once("://").unwrap_or(("kubernetes", text));
+        // A name has no colon.
+        let with_scheme = text.split_once(':').and_then(|(scheme, rest)| Some((scheme, rest.strip_prefix("//")?)));
+        let (scheme, rest) = with_scheme.unwrap_or(("kubernetes", text));
         let (namespace, name) = match rest.split_once('/') {
             None => (None, rest),
             Some((namespace, name)) => (Some(namespace), name),

@@ -137,7 +137,9 @@ fn names_mut(object: &mut Value) -> Vec<&mut Value> {
         match value {
             Value::Object(map) => {
                 for (key, value) in map {
-                    collect(value, &format!("{at}/{}", json_path::escape(key)), pointers, found);
+                    let mut pointer = at.to_owned();
+                    json_path::push_step(&mut pointer, key);
+                    collect(value, &pointer, pointers, found);
                 }
             }
             Value::Array(list) => {
