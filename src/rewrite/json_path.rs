@@ -30,17 +30,24 @@ impl<'a> JsonPath<'a> {
 
     /// The value below a key; null if it is absent.
     pub(super) fn get(&self, key: &'static str) -> Self {
-        self.below(&self.value[key], Step::Key(key))
+        self.path(&[key])
     }
 
+    /// The value below several keys; null if it is absent.
     pub(super) fn path(&self, keys: &[&'static str]) -> Self {
-        keys.iter().fold(*self, |node, key| node.get(key))
+        let mut node = *self;
+        keys.iter().for_each(|key| node.enter(&node.value[*key], Step::Key(key)));
+        node
     }
 
     pub(super) fn items(&self) -> impl Iterator<Item = Self> + use<'a> {
         let list = *self;
         let items = list.value.as_array().into_iter().flatten().enumerate();
-        items.map(move |(index, value)| list.below(value, Step::Index(index)))
+        items.map(move |(index, value)| {
+            let mut item = list;
+            item.enter(value, Step::Index(index));
+            item
+        })
     }
 
     /// The texts of the list below a key.
@@ -87,9 +94,9 @@ impl<'a> JsonPath<'a> {
         &self.steps[..self.depth]
     }
 
-    fn below(mut self, value: &'a Json<'a>, step: Step) -> Self {
+    fn enter(&mut self, value: &'a Json<'a>, step: Step) {
         self.steps[self.depth] = step;
-        Self { value, depth: self.depth + 1, ..self }
+        (self.value, self.depth) = (value, self.depth + 1);
     }
 }
 

@@ -27,7 +27,7 @@ impl<'a> PatchBuilder<'a> {
     pub(super) fn new(
         before: &'a Json<'a>,
         references: &'a [Reference<'a>],
-        choose: impl FnMut(&Reference<'a>) -> Option<String>,
+        choose: impl FnMut(&'a Reference<'a>) -> Option<String>,
     ) -> Self {
         Self { before, references, chosen: references.iter().map(choose).collect(), hash: None }
     }
@@ -67,7 +67,9 @@ impl<'a> PatchBuilder<'a> {
         if !record.is_empty() {
             let owned = known.iter().find(|entry| RECORD.owns(entry)).cloned();
             record.extend(owned.or_else(|| RECORD.removes_map(before)).map(Recorded::Annotation));
-            let text = serde_json::to_string(&record).ok();
+            // With room for a usual operation each, so that the text seldom has to grow.
+            let mut text = Vec::with_capacity(128 * record.len());
+            let text = serde_json::to_writer(&mut text, &record).ok().and_then(|()| String::from_utf8(text).ok());
             let text = text.filter(|text| RECORD.size_with(before, text) <= ANNOTATIONS);
             unrecorded = text.is_none();
             set_record = text.and_then(|text| RECORD.set(before, text)).map(|(set, _)| set);

@@ -10,6 +10,9 @@ use super::review::{API_VERSION, KIND};
 use crate::admission::Decision;
 use crate::trust::{Finding, Severity, Verdict};
 
+/// Bytes of most patches, so that writing one seldom has to grow its buffer.
+const PATCH: usize = 2048;
+
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ReviewResponse<'a> {
@@ -63,10 +66,13 @@ pub fn answer(uid: &str, decision: &Decision) -> Result<String, serde_json::Erro
         },
     })?;
     if allowed && !decision.patch.0.is_empty() {
+        let mut patch = Vec::with_capacity(PATCH);
+        serde_json::to_writer(&mut patch, &decision.patch)?;
         // Base64 has no character to escape, so it is written to its place without copies.
         body.truncate(body.len() - "}}".len());
+        body.reserve(patch.len() / 3 * 4 + 64);
         body += r#","patchType":"JSONPatch","patch":""#;
-        STANDARD.encode_string(serde_json::to_vec(&decision.patch)?, &mut body);
+        STANDARD.encode_string(patch, &mut body);
         body += r#""}}"#;
     }
     Ok(body)

@@ -23,13 +23,13 @@ pub(super) const RULE: RewriteRule = RewriteRule {
 
 fn references<'a>(object: &'a Json<'a>, _namespace: &'a str) -> Vec<Reference<'a>> {
     let proxies = proxies(object);
-    let servers = JsonPath::root(object).path(&["spec", "servers"]).items().map(|server| server.get("tls"));
-    servers
-        .flat_map(|tls| {
-            let authority = ca_certificate(&tls, &proxies).or_else(|| config_map(&tls));
-            presented(&tls, &proxies).chain(authority).collect::<Vec<_>>()
-        })
-        .collect()
+    let mut references = Vec::new();
+    for server in JsonPath::root(object).path(&["spec", "servers"]).items() {
+        let tls = server.get("tls");
+        references.extend(presented(&tls, &proxies));
+        references.extend(ca_certificate(&tls, &proxies).or_else(|| config_map(&tls)));
+    }
+    references
 }
 
 /// The Secret is in the namespace of the selected workloads, not in that of the Gateway.

@@ -68,6 +68,11 @@ impl<'a> Reference<'a> {
         Some(Self { kind: SourceKind::Secret, node: *node, prefix: "", name: node.text()?, suffix: "", place })
     }
 
+    /// Whether another field names the same object.
+    pub(super) fn is_same_name(&self, other: &Self) -> bool {
+        (self.kind, self.name, &self.place) == (other.kind, other.name, &other.place)
+    }
+
     /// Whether this is the field's value.
     pub(super) fn is(&self, value: &str) -> bool {
         let name = value.strip_prefix(self.prefix).and_then(|rest| rest.strip_suffix(self.suffix));
