@@ -20,9 +20,10 @@ pub(crate) const UNSORTED: usize = 16;
 pub(crate) type Field<'a> = (Cow<'a, str>, Json<'a>);
 
 /// A JSON value (RFC 8259).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Json<'a> {
     /// `null`.
+    #[default]
     Null,
     /// `true` or `false`.
     Bool(bool),

@@ -1,4 +1,4 @@
-//! Parses the objects of a review within a limit of memory.
+//! Parses a review within a limit of memory.
 //!
 //! In a tree of [`Json`], seven bytes of text (`{"":0},`) take ninety bytes of memory. Each allocation is therefore counted before it is made,
 //! and parsing stops at the limit. Fields that no decision needs are not kept: etcd stores a few bytes for an entry of `managedFields` or of
@@ -38,7 +38,7 @@ impl Budget {
     }
 
     /// Counts the most that serde_json's buffer can take, while it grows: it holds each text with an escape, and a byte for each level of a value
-    /// that is skipped. Texts with an escape that are not part of an object are copied.
+    /// that is skipped.
     pub(super) fn charge_scratch(&self, body: &[u8]) -> Result<(), BoundedJsonError> {
         // Counting a small body takes longer than it is worth.
         let bytes = if body.len() <= SMALL_BODY || body.contains(&b'\\') {
@@ -49,10 +49,14 @@ impl Budget {
         self.charge(bytes).map_err(|error| self.error(error))
     }
 
-    /// Parses an object of the review.
-    pub(super) fn parse<'b>(&self, object: &'b str) -> Result<Json<'b>, BoundedJsonError> {
-        let mut json = serde_json::Deserializer::from_str(object);
-        let parsed = Seed { budget: self, place: Place::Object }.deserialize(&mut json);
+    /// Parses a review.
+    pub(super) fn parse<'b>(&self, review: &'b str) -> Result<Json<'b>, BoundedJsonError> {
+        self.parse_at(Place::Review, review)
+    }
+
+    fn parse_at<'b>(&self, place: Place, text: &'b str) -> Result<Json<'b>, BoundedJsonError> {
+        let mut json = serde_json::Deserializer::from_str(text);
+        let parsed = Seed { budget: self, place }.deserialize(&mut json);
         parsed.and_then(|value| json.end().map(|()| value)).map_err(|error| self.error(error))
     }
 
@@ -139,10 +143,13 @@ impl<'b> Room<'b> {
 /// Where a value is, as far as that says which fields are kept, and what a verdict copies of them.
 #[derive(Clone, Copy)]
 enum Place {
+    Review,
+    Request,
+    User,
     Object,
     Metadata,
     Owners,
-    /// Maps of texts: `data`, labels, annotations.
+    /// Texts, and maps of texts: `data`, labels, annotations.
     Texts,
     /// All other fields of an object: a pod template is copied, a spec is converted.
     Fields,
@@ -152,6 +159,15 @@ impl Place {
     /// Where the value of a field is; `None` if no decision needs it.
     fn field(self, key: &str) -> Option<Self> {
         match (self, key) {
+            (Self::Review, "request") => Some(Self::Request),
+            (Self::Review, "apiVersion" | "kind") => Some(Self::Texts),
+            (Self::Request, "object" | "oldObject") => Some(Self::Object),
+            (Self::Request, "userInfo") => Some(Self::User),
+            (Self::Request, "uid" | "kind" | "subResource" | "namespace" | "name" | "operation" | "dryRun") => {
+                Some(Self::Texts)
+            }
+            (Self::User, "username") => Some(Self::Texts),
+            (Self::Review | Self::Request | Self::User, _) => None,
             (Self::Object, "metadata") => Some(Self::Metadata),
             (Self::Object, "data" | "binaryData" | "stringData") => Some(Self::Texts),
             (Self::Metadata, "ownerReferences") => Some(Self::Owners),
@@ -410,7 +426,7 @@ mod tests {
         ];
         objects.extend((0..2_000).map(|_| random(&mut seed, 4)));
         for object in objects {
-            let own = Value::from(&Budget::new(1 << 24).parse(&object).unwrap());
+            let own = Value::from(&Budget::new(1 << 24).parse_at(Place::Object, &object).unwrap());
             assert_eq!(own, serde_json::from_str::<Value>(&object).unwrap(), "{object}");
         }
     }
@@ -418,7 +434,9 @@ mod tests {
     #[test]
     fn only_texts_with_an_escape_are_copied() {
         let object = r#"{"spec":{"plain":"text","esc\u0061ped":"te\u0078t"}}"#;
-        let Json::Object(spec) = &Budget::new(1 << 20).parse(object).unwrap()["spec"] else { panic!("no object") };
+        let Json::Object(spec) = &Budget::new(1 << 20).parse_at(Place::Object, object).unwrap()["spec"] else {
+            panic!("no object")
+        };
         assert!(matches!(&spec.get("plain"), Some(Json::Text(Cow::Borrowed("text")))));
         assert!(matches!(&spec.get("escaped"), Some(Json::Text(Cow::Owned(text))) if text == "text"));
     }
@@ -429,7 +447,7 @@ mod tests {
         let object = format!(r#"{{"data":{{{}}}}}"#, fields.join(","));
         // Without the copy that sorting takes, the fields and their keys would fit.
         let least = 2 * fields.len() * size_of::<Field<'_>>();
-        assert!(matches!(Budget::new(least).parse(&object), Err(BoundedJsonError::TooCostly)));
-        assert!(Budget::new(2 * least).parse(&object).is_ok());
+        assert!(matches!(Budget::new(least).parse_at(Place::Object, &object), Err(BoundedJsonError::TooCostly)));
+        assert!(Budget::new(2 * least).parse_at(Place::Object, &object).is_ok());
     }
 }

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use base64::{Engine, engine::general_purpose::STANDARD};
+use base64::Engine;
 use serde::Serialize;
 
 use super::limits::{DENIALS, WARNING_LENGTH, WARNINGS};
 use super::review::{API_VERSION, KIND};
 use crate::admission::Decision;
-use crate::trust::{Finding, Severity, Verdict};
+use crate::trust::{BASE64, Finding, Severity, Verdict};
 
 /// Bytes of most patches, so that writing one seldom has to grow its buffer.
 const PATCH: usize = 2048;
@@ -72,7 +72,7 @@ pub fn answer(uid: &str, decision: &Decision) -> Result<String, serde_json::Erro
         body.truncate(body.len() - "}}".len());
         body.reserve(patch.len() / 3 * 4 + 64);
         body += r#","patchType":"JSONPatch","patch":""#;
-        STANDARD.encode_string(patch, &mut body);
+        BASE64.encode_string(patch, &mut body);
         body += r#""}}"#;
     }
     Ok(body)
@@ -174,7 +174,7 @@ mod tests {
         let decision = Decision { patch: serde_json::from_value(patch.clone()).unwrap(), ..Decision::default() };
         let answer = answered(&decision);
         assert_eq!(answer["response"]["patchType"], "JSONPatch");
-        let sent = STANDARD.decode(answer["response"]["patch"].as_str().unwrap()).unwrap();
+        let sent = BASE64.decode(answer["response"]["patch"].as_str().unwrap()).unwrap();
         assert_eq!(serde_json::from_slice::<Value>(&sent).unwrap(), patch);
     }
 

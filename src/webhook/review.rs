@@ -1,14 +1,12 @@
 //! Parses an `admission.k8s.io/v1` AdmissionReview.
 //!
-//! Any caller that reaches the port may send one, so it is hostile until proven otherwise. Only the fields that decisions need are parsed, and
+//! Any caller that reaches the port may send one, so it is hostile until proven otherwise. Only the fields that decisions need are kept, and
 //! their texts stay in the body. `object` and `oldObject` stay untyped, so that unknown fields and number formats are preserved.
 
 use std::borrow::Cow;
-use std::fmt;
+use std::mem;
 
-use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde_json::error::Category;
-use serde_json::value::RawValue;
 
 use super::bounded_json::{BoundedJsonError, Budget};
 use crate::admission::{Kind, Operation, Request};
@@ -24,84 +22,18 @@ const UID_LIMIT: usize = 1024;
 
 /// A valid review. Has no `Debug`: the objects may contain private keys.
 pub struct Review<'b> {
+    uid: Cow<'b, str>,
     operation: Operation,
-    kind: KindFields<'b>,
-    request: RequestFields<'b>,
+    group: Cow<'b, str>,
+    version: Cow<'b, str>,
+    kind: Cow<'b, str>,
+    sub_resource: Cow<'b, str>,
+    namespace: Cow<'b, str>,
+    name: Cow<'b, str>,
+    username: Cow<'b, str>,
+    is_dry_run: bool,
     object: Json<'b>,
     old_object: Json<'b>,
-}
-
-#[derive(Default, serde::Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct ReviewFields<'b> {
-    #[serde(borrow)]
-    api_version: Text<'b>,
-    kind: Text<'b>,
-    request: Option<RequestFields<'b>>,
-}
-
-#[derive(Default, serde::Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct RequestFields<'b> {
-    #[serde(borrow)]
-    uid: Text<'b>,
-    kind: Option<KindFields<'b>>,
-    sub_resource: Text<'b>,
-    namespace: Text<'b>,
-    name: Text<'b>,
-    operation: Text<'b>,
-    user_info: Option<UserFields<'b>>,
-    dry_run: Option<bool>,
-    object: Option<&'b RawValue>,
-    old_object: Option<&'b RawValue>,
-}
-
-#[derive(Default, serde::Deserialize)]
-#[serde(default)]
-struct KindFields<'b> {
-    #[serde(borrow)]
-    group: Text<'b>,
-    version: Text<'b>,
-    kind: Text<'b>,
-}
-
-#[derive(Default, serde::Deserialize)]
-#[serde(default)]
-struct UserFields<'b> {
-    #[serde(borrow)]
-    username: Text<'b>,
-}
-
-/// A text; empty if the field is missing or null.
-#[derive(Default)]
-struct Text<'b>(Cow<'b, str>);
-
-impl<'de: 'b, 'b> Deserialize<'de> for Text<'b> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(TextVisitor).map(Self)
-    }
-}
-
-struct TextVisitor;
-
-impl<'de> Visitor<'de> for TextVisitor {
-    type Value = Cow<'de, str>;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a text")
-    }
-
-    fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(Cow::Borrowed(""))
-    }
-
-    fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
-        Ok(Cow::Borrowed(text))
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(Cow::Owned(text.to_owned()))
-    }
 }
 
 /// Why a body is not a valid review. Never quotes the objects.
@@ -113,7 +45,7 @@ pub enum ReviewError {
     Json {
         /// The kind of error.
         what: &'static str,
-        /// Line, from 1: of the body, or of an object in it that is nested too deeply.
+        /// Line, from 1.
         line: usize,
         /// Column, from 1.
         column: usize,
@@ -122,13 +54,8 @@ pub enum ReviewError {
     #[error("parsed, the review would take more than {0} bytes of memory")]
     TooCostly(usize),
     /// A field of the review has another type.
-    #[error("the body has a field of the wrong type for an AdmissionReview at line {line}, column {column}")]
-    WrongType {
-        /// Line, from 1.
-        line: usize,
-        /// Column, from 1.
-        column: usize,
-    },
+    #[error("{0} has the wrong type for an AdmissionReview")]
+    WrongType(&'static str),
     /// `apiVersion` and `kind` are not those of a review.
     #[error("the body is {found}, expected {API_VERSION} {KIND}")]
     NotAReview {
@@ -159,19 +86,22 @@ impl<'b> Review<'b> {
         };
         let body = std::str::from_utf8(body).map_err(|error| ReviewError::not_utf8(body, error.valid_up_to()))?;
         budget.charge_scratch(body.as_bytes()).map_err(error)?;
-        let fields: ReviewFields<'b> = serde_json::from_str(body).map_err(|error| ReviewError::json(&error))?;
-        let (version, kind) = (&*fields.api_version.0, &*fields.kind.0);
+        // serde_json rejects more than 128 levels, so neither parsing nor dropping a value can exhaust the stack.
+        let mut review = budget.parse(body).map_err(error)?;
+        let version = text(take(&mut review, "apiVersion"), "apiVersion")?;
+        let kind = text(take(&mut review, "kind"), "kind")?;
         if version != API_VERSION || kind != KIND {
-            return Err(ReviewError::NotAReview { found: found(version, kind) });
+            return Err(ReviewError::NotAReview { found: found(&version, &kind) });
         }
-        let mut request = fields.request.ok_or(ReviewError::Missing("request"))?;
-        match &*request.uid.0 {
+        let mut request = object(take(&mut review, "request"), "request")?;
+        let uid = text(take(&mut request, "uid"), "request.uid")?;
+        match &*uid {
             "" => return Err(ReviewError::Missing("request.uid")),
             uid if uid.len() > UID_LIMIT => return Err(ReviewError::LongUid),
             _ => {}
         }
-        let kind = request.kind.take().ok_or(ReviewError::Missing("request.kind"))?;
-        let operation = match &*request.operation.0 {
+        let mut kind = object(take(&mut request, "kind"), "request.kind")?;
+        let operation = match &*text(take(&mut request, "operation"), "request.operation")? {
             "CREATE" => Operation::Create,
             "UPDATE" => Operation::Update,
             "DELETE" => Operation::Delete,
@@ -179,42 +109,76 @@ impl<'b> Review<'b> {
             "" => return Err(ReviewError::Missing("request.operation")),
             _ => return Err(ReviewError::Operation),
         };
-        // serde_json rejects more than 128 levels, so neither parsing nor dropping a value can exhaust the stack.
-        let object =
-            |raw: Option<&'b RawValue>| raw.map_or(Ok(Json::Null), |raw| budget.parse(raw.get()).map_err(error));
-        let (object, old_object) = (object(request.object)?, object(request.old_object)?);
-        Ok(Self { operation, kind, request, object, old_object })
+        let is_dry_run = match take(&mut request, "dryRun") {
+            Json::Null => false,
+            Json::Bool(is_dry_run) => is_dry_run,
+            _ => return Err(ReviewError::WrongType("request.dryRun")),
+        };
+        Ok(Self {
+            uid,
+            operation,
+            group: text(take(&mut kind, "group"), "request.kind.group")?,
+            version: text(take(&mut kind, "version"), "request.kind.version")?,
+            kind: text(take(&mut kind, "kind"), "request.kind.kind")?,
+            sub_resource: text(take(&mut request, "subResource"), "request.subResource")?,
+            namespace: text(take(&mut request, "namespace"), "request.namespace")?,
+            name: text(take(&mut request, "name"), "request.name")?,
+            username: text(take(&mut take(&mut request, "userInfo"), "username"), "request.userInfo.username")?,
+            is_dry_run,
+            object: take(&mut request, "object"),
+            old_object: take(&mut request, "oldObject"),
+        })
     }
 
     /// `request.uid`; the response repeats it.
     pub fn uid(&self) -> &str {
-        &self.request.uid.0
+        &self.uid
     }
 
     /// Whether nothing is stored, whatever the response.
     pub fn is_dry_run(&self) -> bool {
-        self.request.dry_run == Some(true)
+        self.is_dry_run
     }
 
     /// The request to decide on. `agent` is the username of trustspan's agent.
     pub fn request(&self, agent: &str) -> Request<'_> {
-        let Self { operation, kind: KindFields { group, version, kind }, request, object, old_object } = self;
-        let username = request.user_info.as_ref().map_or("", |user| &*user.username.0);
-        let present = |object| Some(object).filter(|object: &&Json<'_>| !object.is_null());
         Request {
-            operation: *operation,
-            kind: Kind { group: &group.0, version: &version.0, kind: &kind.0 },
-            sub_resource: &request.sub_resource.0,
-            namespace: &request.namespace.0,
-            name: &request.name.0,
-            username,
-            by_agent: username == agent,
+            operation: self.operation,
+            kind: Kind { group: &self.group, version: &self.version, kind: &self.kind },
+            sub_resource: &self.sub_resource,
+            namespace: &self.namespace,
+            name: &self.name,
+            username: &self.username,
+            by_agent: self.username == agent,
             may_break_glass: false,
             in_guarded_namespace: false,
             decides_trust: false,
-            object: present(object),
-            old_object: present(old_object),
+            object: Some(&self.object).filter(|object| !object.is_null()),
+            old_object: Some(&self.old_object).filter(|object| !object.is_null()),
         }
+    }
+}
+
+/// Takes the value of a field; null if it is absent.
+fn take<'b>(object: &mut Json<'b>, key: &str) -> Json<'b> {
+    object.as_object_mut().and_then(|fields| fields.get_mut(key)).map(mem::take).unwrap_or_default()
+}
+
+/// The text of the field with this name; empty if it is missing or null.
+fn text<'b>(value: Json<'b>, name: &'static str) -> Result<Cow<'b, str>, ReviewError> {
+    match value {
+        Json::Null => Ok("".into()),
+        Json::Text(text) => Ok(text),
+        _ => Err(ReviewError::WrongType(name)),
+    }
+}
+
+/// The object that the field with this name has to be.
+fn object<'b>(value: Json<'b>, name: &'static str) -> Result<Json<'b>, ReviewError> {
+    match value {
+        Json::Null => Err(ReviewError::Missing(name)),
+        Json::Object(_) => Ok(value),
+        _ => Err(ReviewError::WrongType(name)),
     }
 }
 
@@ -223,10 +187,9 @@ impl ReviewError {
         let (line, column) = (error.line(), error.column());
         // The message of serde_json may quote a value; these do not.
         let what = match error.classify() {
-            Category::Data => return Self::WrongType { line, column },
             Category::Eof => "an unexpected end",
             Category::Syntax if error.to_string().starts_with("recursion limit exceeded") => "more than 128 levels",
-            Category::Syntax | Category::Io => "a syntax error",
+            Category::Syntax | Category::Data | Category::Io => "a syntax error",
         };
         Self::Json { what, line, column }
     }
@@ -281,8 +244,18 @@ mod tests {
         let kind = r#""kind":{"kind":"Secret","version":"v1"}"#;
         for (body, expected) in [
             (String::new(), "not JSON that can be parsed: an unexpected end at line 1, column 0"),
-            ("7".to_owned(), "a field of the wrong type for an AdmissionReview at line 1, column 1"),
-            (review(r#","request":{"uid":{}}"#), "a field of the wrong type"),
+            ("7".to_owned(), "the body is without apiVersion and kind, expected admission.k8s.io/v1 AdmissionReview"),
+            (review(r#","request":7"#), "request has the wrong type for an AdmissionReview"),
+            (review(r#","request":{"uid":{}}"#), "request.uid has the wrong type"),
+            (review(r#","request":{"uid":"u","kind":"Secret"}"#), "request.kind has the wrong type"),
+            (
+                review(&format!(r#","request":{{"uid":"u",{kind},"operation":"UPDATE","name":7}}"#)),
+                "request.name has the wrong type",
+            ),
+            (
+                review(&format!(r#","request":{{"uid":"u",{kind},"operation":"UPDATE","dryRun":"true"}}"#)),
+                "request.dryRun has",
+            ),
             ("{}".to_owned(), "the body is without apiVersion and kind, expected admission.k8s.io/v1 AdmissionReview"),
             (
                 review("").replace("/v1", "/v1beta1"),

@@ -81,7 +81,7 @@ impl<'a> Reference<'a> {
 
     /// The field's value with another name in it.
     pub(super) fn renamed(&self, name: &str) -> String {
-        format!("{}{name}{}", self.prefix, self.suffix)
+        [self.prefix, name, self.suffix].concat()
     }
 }
 
