@@ -33,6 +33,11 @@ impl<'a> JsonPath<'a> {
         self.path(&[key])
     }
 
+    /// The value below a key, if there is one.
+    pub(super) fn find(&self, key: &'static str) -> Option<Self> {
+        self.value.get(key).map(|_| self.get(key))
+    }
+
     /// The value below several keys; null if it is absent.
     pub(super) fn path(&self, keys: &[&'static str]) -> Self {
         let mut node = *self;

@@ -150,13 +150,18 @@ pub fn rewrite(write: &Write<'_>, registry: &Registry) -> Outcome {
         }
     }
 
-    let mut blockers: Vec<RewriteBlocker> = Vec::new();
     let loaded = LazyCell::new(|| mounted_keys::of(&object["spec"]["template"]["spec"]));
     let loads_ca = |name: &str| loaded.get(name).is_some_and(|keys| CA_KEYS.iter().any(|key| keys.contains(key)));
-    let found = |reference: &Reference<'_>| match reference.kind {
-        SourceKind::Secret => registry.rename(&reference.place, reference.name),
-        SourceKind::ConfigMap => registry.rename_config_map(&reference.place, reference.name),
+    let found = |reference: &Reference<'_>| {
+        let rename = match reference.kind {
+            SourceKind::Secret => registry.rename(&reference.place, reference.name)?,
+            SourceKind::ConfigMap => registry.rename_config_map(&reference.place, reference.name)?,
+        };
+        let is_pod = rule.has_template && loads_ca(reference.name);
+        let other_ca = is_pod.then(|| registry.other_ca(namespace, reference.name)).flatten();
+        Some(other_ca.map_or(rename, Err))
     };
+    let mut blockers: Vec<RewriteBlocker> = Vec::new();
     // The servers of a Gateway often name the same Secret.
     let mut last: Option<(&Reference<'_>, _)> = None;
     let mut builder = PatchBuilder::new(object, &references, |reference| {
@@ -164,9 +169,7 @@ pub fn rewrite(write: &Write<'_>, registry: &Registry) -> Outcome {
             Some(same) if reference.is_same_name(same.0) => same,
             _ => last.insert((reference, found(reference))),
         };
-        let rename = rename.clone()?;
-        let other_ca = registry.other_ca(namespace, reference.name).filter(|_| loads_ca(reference.name));
-        match other_ca.map_or(rename, Err) {
+        match rename.clone()? {
             Ok(rename) => Some(reference.renamed(rename.managed_name())),
             Err(blocker) => {
                 if !blockers.contains(&blocker) {

@@ -1,6 +1,6 @@
 //! Parses a review within a limit of memory.
 //!
-//! In a tree of [`Json`], seven bytes of text (`{"":0},`) take ninety bytes of memory. Each allocation is therefore counted before it is made,
+//! In a tree of [`Json`], seven bytes of text (`{"":0},`) take two hundred bytes of memory. Each allocation is therefore counted before it is made,
 //! and parsing stops at the limit. Fields that no decision needs are not kept: etcd stores a few bytes for an entry of `managedFields` or of
 //! `ownerReferences` that would be the largest part of the tree.
 
@@ -122,8 +122,8 @@ impl<'b> Room<'b> {
     fn add<E: Error>(&mut self) -> Result<(), E> {
         if self.length == self.capacity {
             let old = self.counted();
-            // A `Vec` that begins with one item.
-            self.capacity = if self.capacity == 0 { 1 } else { (2 * self.capacity).max(4) };
+            // As a `Vec` grows.
+            self.capacity = (2 * self.capacity).max(4);
             // Both allocations exist while the items are moved.
             self.budget.charge(self.counted())?;
             self.budget.refund(old);
@@ -244,9 +244,6 @@ impl<'de> Visitor<'de> for Seed<'_> {
         let mut list = Vec::new();
         while let Some(value) = items.next_element_seed(self)? {
             room.add()?;
-            if list.is_empty() {
-                list.reserve_exact(1);
-            }
             list.push(value);
         }
         Ok(Json::List(list))
@@ -263,7 +260,6 @@ impl<'de> Visitor<'de> for Seed<'_> {
             room.add()?;
             if list.is_empty() {
                 self.budget.charge(self.place.work())?;
-                list.reserve_exact(1);
             }
             list.push((key, fields.next_value_seed(seed)?));
         }

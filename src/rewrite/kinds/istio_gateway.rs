@@ -40,14 +40,17 @@ fn proxies<'a>(object: &'a Json<'a>) -> Place<'a> {
 }
 
 fn presented<'a>(tls: &JsonPath<'a>, proxies: &Place<'a>) -> impl Iterator<Item = Reference<'a>> {
-    let nodes = [tls.get("credentialName")].into_iter().chain(tls.get("credentialNames").items());
+    let nodes = tls
+        .find("credentialName")
+        .into_iter()
+        .chain(tls.find("credentialNames").into_iter().flat_map(|list| list.items()));
     nodes.filter_map(|node| Credential::parse(node.text()?).reference(&node, proxies))
 }
 
 /// `caCertCredentialName: <name>-cacert`. Without the suffix it gives no CAs (see [`TrustSource::Nothing`]), whatever the Secret
 /// is called, so a rewrite must not write the managed Secret there.
 fn ca_certificate<'a>(tls: &JsonPath<'a>, proxies: &Place<'a>) -> Option<Reference<'a>> {
-    let node = tls.get("caCertCredentialName");
+    let node = tls.find("caCertCredentialName")?;
     let reference = Credential::parse(node.text()?).reference(&node, proxies)?;
     let name = reference.name.strip_suffix(CACERT_SUFFIX).filter(|name| !name.is_empty())?;
     Some(Reference { name, suffix: CACERT_SUFFIX, ..reference })
@@ -55,7 +58,7 @@ fn ca_certificate<'a>(tls: &JsonPath<'a>, proxies: &Place<'a>) -> Option<Referen
 
 /// `caCertCredentialName: configmap://<namespace>/<name>`, with the suffix or without.
 fn config_map<'a>(tls: &JsonPath<'a>) -> Option<Reference<'a>> {
-    let node = tls.get("caCertCredentialName");
+    let node = tls.find("caCertCredentialName")?;
     let text = node.text()?;
     let Credential::ConfigMap { namespace, name } = Credential::parse(text) else { return None };
     let (prefix, suffix) = (&text[..text.rfind(name)?], if text.ends_with(CACERT_SUFFIX) { CACERT_SUFFIX } else { "" });
@@ -71,7 +74,7 @@ fn tls_settings<'a>(object: &'a Json<'a>, _namespace: &'a str) -> Vec<TlsSetting
 fn settings<'a>(server: &JsonPath<'a>, proxies: &Place<'a>) -> Option<TlsSettings<'a>> {
     let tls = &server.get("tls");
     let is_mutual = matches!(tls.value["mode"].as_str(), Some("MUTUAL" | "OPTIONAL_MUTUAL"));
-    let first = tls.get("credentialNames").items().find(|node| node.text().is_some());
+    let first = tls.find("credentialNames").and_then(|list| list.items().find(|node| node.text().is_some()));
     let first = first.unwrap_or_else(|| tls.get("credentialName"));
     let explicit = tls.get("caCertCredentialName");
     let (deciding_field, trust) = match (explicit.text(), first.text()) {
