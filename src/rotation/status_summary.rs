@@ -6,14 +6,14 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::condition_types::{CONDITION_TYPES, GATEWAYS};
+use super::condition_types::{CONDITION_TYPES, CONNECT, GATEWAYS};
 use super::name_list::sentence;
 use crate::api::{
     Condition, ConditionStatus, Endpoints, Leaf, LeafKind, Mode, Phase, READY, StepName, TrustAnchor, Wait, WindowState,
 };
 use crate::connectivity;
 use crate::registry::Entry;
-use crate::trust::{Certificate, bundle};
+use crate::trust::{AltName, Certificate, bundle};
 
 /// What to do if an object has no status.
 pub(crate) const NO_AGENT: &str = "Check that trustspan agent runs, and that the output of trustspan rbac is applied.";
@@ -40,7 +40,7 @@ pub struct StatusSummary {
     pub headline: String,
     /// What a person has to do. Empty: nothing.
     pub actions: Vec<String>,
-    /// When it has to be done, in a rotation: when gateways switch certificates, or one expires.
+    /// When it has to be done, in a rotation: when gateways switch certificates, or one expires. Absent if a client is cut off already.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub act_before: Option<Timestamp>,
     /// Conditions that are not `True`: type, status, reason and message.
@@ -125,7 +125,7 @@ pub struct Expiry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Validity {
-    /// Subject (RFC 4514).
+    /// Subject (RFC 4514), or the first subject alternative name of a certificate without a subject.
     pub subject: String,
     /// Start of validity.
     pub not_before: Timestamp,
@@ -189,7 +189,9 @@ impl StatusSummary {
             .filter(is_dated)
             .filter_map(|wait| wait.until)
             .chain(next_expiry.as_ref().map(|expiry| expiry.at));
-        let is_due = !actions.is_empty() && status.phase != Some(Phase::Steady);
+        // A client that is cut off cannot wait for a date.
+        let is_cut_off = status.condition(CONNECT).is_some_and(|condition| condition.status == ConditionStatus::False);
+        let is_due = !actions.is_empty() && status.phase != Some(Phase::Steady) && !is_cut_off;
         Self {
             namespace: entry.namespace.clone(),
             name: entry.name.clone(),
@@ -228,6 +230,9 @@ fn headline(entry: &Entry) -> String {
         Some(Phase::Pending) => "Not ready",
         Some(Phase::Steady) if entry.spec.mode == Mode::Copy => "The managed Secret is a copy of the source Secret",
         Some(Phase::Steady) => "No rotation is in progress",
+        Some(_) if status.mode.unwrap_or(entry.spec.mode) == Mode::Copy => {
+            "The managed Secret is a copy of the source Secret, and certificates of another CA are in use"
+        }
         Some(Phase::TrustExpanded) => "Rotating: gateways are getting the new CA",
         Some(Phase::Converged) => "Rotating: gateways trust the new CA, client certificates are being reissued",
         Some(Phase::ClientsMigrated) => "Rotating: clients use the new CA, the serving certificate is next",
@@ -295,8 +300,15 @@ fn ca(anchor: &TrustAnchor, role: CaRole, leaves: &[(&Leaf, Vec<Certificate>)], 
 }
 
 fn validity(certificate: &Certificate) -> Validity {
+    let name = || {
+        certificate.names.first().map(|name| match name {
+            AltName::Dns(name) | AltName::Uri(name) | AltName::Email(name) => name.clone(),
+            AltName::Ip(address) => address.to_string(),
+        })
+    };
+    let subject = Some(certificate.subject.clone()).filter(|subject| !subject.is_empty());
     Validity {
-        subject: certificate.subject.clone(),
+        subject: subject.or_else(name).unwrap_or_default(),
         not_before: certificate.not_before,
         not_after: certificate.not_after,
     }

@@ -1,11 +1,14 @@
+use rcgen::{DistinguishedName, SanType};
+
 use super::*;
 use crate::api::{
     ConditionStatus::{self, False, True, Unknown},
-    LaggingClient, Phase, READY, TrustAnchor,
+    LaggingClient, Leaf, LeafKind, Mode, Phase, READY, TrustAnchor,
 };
 use crate::consumer::{AVAILABLE, LOADED, RESTARTABLE};
 use crate::registry::{Entry, tests::entry};
-use crate::rotation::{CLIENTS, Expiry, GATEWAYS, LEAF, READINESS, SOURCES, set};
+use crate::rotation::{CLIENTS, CONNECT, Expiry, GATEWAYS, LEAF, READINESS, SOURCES, set};
+use crate::trust::fixtures::ca;
 
 const NOW: &str = "2030-06-01T00:00:00Z";
 
@@ -285,4 +288,47 @@ fn replaces_control_characters_of_a_trust_consumer() {
     let drawn = draw_consumer(&summary, at(NOW));
     assert!(drawn.chars().all(|c| c == '\n' || !c.is_control()), "{drawn:?}");
     assert_eq!(drawn.matches("a\u{fffd}[2J\u{fffd}b").count(), 6);
+}
+
+#[test]
+fn a_client_that_is_cut_off_is_not_given_a_date() {
+    let message = "1 client cannot connect to gateways any longer: payments.";
+    let entry = with(in_phase(Phase::Converged, &[NEW, OLD]), CONNECT, False, "CutOff", message, NOW);
+    let summary = StatusSummary::of(&entry, at(NOW));
+    assert_eq!((summary.actions, summary.act_before), (vec![message.to_owned()], None));
+}
+
+#[test]
+fn a_copy_of_another_ca_is_not_called_a_rotation() {
+    let mut entry = in_phase(Phase::TrustExpanded, &[NEW, OLD]);
+    let headline = |entry: &Entry| StatusSummary::of(entry, at(NOW)).headline;
+    assert_eq!(headline(&entry), "Rotating: gateways are getting the new CA");
+    entry.status.mode = Some(Mode::Copy);
+    assert_eq!(
+        headline(&entry),
+        "The managed Secret is a copy of the source Secret, and certificates of another CA are in use"
+    );
+}
+
+#[test]
+fn a_serving_certificate_without_a_subject_is_shown_by_its_host() {
+    let served = ca("CA").leaf_with("", |params| {
+        params.distinguished_name = DistinguishedName::new();
+        params.subject_alt_names = vec![SanType::DnsName("shop.example.com".try_into().expect("a host name"))];
+    });
+    let mut entry = in_phase(Phase::Steady, &[NEW]);
+    entry.status.leaves = Some(vec![Leaf {
+        kind: LeafKind::Server,
+        namespace: "istio-system".to_owned(),
+        name: "public-gateway".to_owned(),
+        subject: String::new(),
+        not_after: at("2030-06-12T00:00:00Z"),
+        pem: served.pem(),
+        others: Vec::new(),
+        same_names: false,
+    }]);
+    assert_eq!(
+        StatusSummary::of(&entry, at(NOW)).served.map(|served| served.subject).as_deref(),
+        Some("shop.example.com")
+    );
 }
