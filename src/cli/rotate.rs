@@ -13,7 +13,7 @@ use super::sanitize::printable;
 use super::wait;
 use crate::agent;
 use crate::api::Phase;
-use crate::rotation::counted;
+use crate::rotation::{StatusSummary, counted};
 use crate::store::cluster;
 use crate::trust::Certificate;
 
@@ -69,12 +69,11 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         let reason = format!("no cert-manager Certificate writes Secret {ca}: have its issuer write a new CA there");
         return Err(Failure::Impossible(reason));
     };
-    let clients = entry.status.leaves.iter().flatten().filter(|leaf| leaf.kind == crate::api::LeafKind::Client);
-    let clients: usize = clients.map(crate::api::Leaf::count).sum();
+    let clients = StatusSummary::of(entry, Timestamp::now()).clients.declared;
     anstream::println!(
         "Certificate {} is reissued, then {}, then the serving certificate",
         printable(&certificate),
-        counted(clients, "client certificate")
+        counted(clients, "declared client")
     );
     if entry.status.phase != Some(Phase::Steady) {
         anstream::println!("another rotation is in progress: its CAs stay trusted while they are needed");
