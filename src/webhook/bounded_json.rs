@@ -119,7 +119,8 @@ struct Stack<T> {
 
 impl<T> Default for Stack<T> {
     fn default() -> Self {
-        Self { values: Vec::new(), most: 0 }
+        // More than most objects need at once.
+        Self { values: Vec::with_capacity(32), most: 0 }
     }
 }
 
