@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{ListParams, PostParams};
+use kube::api::{DynamicObject, ListParams, PostParams};
 use kube::{Api, Client};
 
+use super::cluster_state;
 use crate::store::cluster;
 
 /// Requests in each read of the cluster snapshot. Namespaces without an answer come first, then those that were asked about longest ago.
@@ -83,9 +83,10 @@ impl ServedNamespaces {
 async fn is_served(client: &Client, (labels, namespace): &PodGroup, budget: &mut u32) -> kube::Result<bool> {
     let selector = labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",");
     *budget = budget.saturating_sub(1);
-    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let pods = cluster_state::objects(client, namespace, "", "v1", "Pod");
     let pods = pods.list(&ListParams::default().labels(&selector).limit(PODS)).await?;
-    let names = pods.items.into_iter().filter_map(|pod| pod.spec?.service_account_name);
+    let name = |pod: &DynamicObject| Some(pod.data["spec"]["serviceAccountName"].as_str()?.to_owned());
+    let names = pods.iter().filter_map(name);
     let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
     for name in names.collect::<BTreeSet<_>>().into_iter().take(SERVICE_ACCOUNTS) {
         let text = |text: &str| Some(text.to_owned());
