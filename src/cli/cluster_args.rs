@@ -44,8 +44,7 @@ impl ClusterArgs {
     where
         Failure: From<E>,
     {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async { Ok(request(self.kube.connect().await?).await?) })
+        super::block_on_this_thread(async { Ok(request(self.kube.connect().await?).await?) })
     }
 
     /// The GatewaySecrets of the cluster with these names, or all when there are none.

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -118,9 +119,21 @@ fn is_plugin(program: Option<OsString>) -> bool {
 /// Runs a process until it ends. Threads that are still busy then are not waited for.
 pub(crate) fn block_on<T, E: From<std::io::Error>>(main: impl Future<Output = Result<T, E>>) -> Result<T, E> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let end = runtime.block_on(main);
+    let end = runtime.block_on(erased(main));
     runtime.shutdown_background();
     end
+}
+
+/// Runs a process on this thread until it ends.
+pub(crate) fn block_on_this_thread<T, E: From<std::io::Error>>(
+    main: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(erased(main))
+}
+
+/// Without its type, of which the runtime would have a copy for each way in which it polls.
+fn erased<'f, T>(future: impl Future<Output = T> + 'f) -> Pin<Box<dyn Future<Output = T> + 'f>> {
+    Box::pin(future)
 }
 
 /// Prints an error to stderr and returns the exit code that the subcommand documents for errors.

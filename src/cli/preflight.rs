@@ -67,8 +67,7 @@ const QUESTIONS: usize = 8;
 /// # Errors
 /// When the cluster cannot be read, or stdout cannot be written.
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let seen = runtime.block_on(async {
+    let seen = super::block_on_this_thread(async {
         let client = args.kube.connect().await?;
         Seen::read(&client).await
     })?;

@@ -47,8 +47,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     });
     let profile = serde_json::from_value(profile).map_err(|error| Failure::Impossible(error.to_string()))?;
     let made = contents(&profile, Timestamp::now()).map_err(|error| Failure::Impossible(error.to_string()))?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let ok = runtime.block_on(async {
+    let ok = super::block_on_this_thread(async {
         let client = args.kube.connect().await?;
         verify(client, &args.namespace, made).await
     })?;

@@ -106,8 +106,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if let Some(number) = args.max_previous_cas {
         profile.max_previous_cas = number.into();
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    super::block_on_this_thread(async {
         let target = match args.output_dir {
             Some(dir) => Target::Directory(dir),
             None => Target::Cluster(args.kube.connect().await?),

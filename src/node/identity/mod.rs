@@ -17,6 +17,7 @@ use kube::{Api, Client};
 use tokio::time::{Instant, sleep};
 
 use super::health_port;
+use crate::cli;
 use crate::cli::controller_args::duration;
 use crate::cli::log::LogArgs;
 use crate::health::{CheckResult, Requirement};
@@ -101,8 +102,7 @@ pub enum RunError {
 /// When it cannot start.
 pub fn run(args: Args) -> Result<ExitCode, RunError> {
     args.log.start();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(keep(args))
+    cli::block_on_this_thread(keep(args))
 }
 
 async fn keep(args: Args) -> Result<ExitCode, RunError> {
