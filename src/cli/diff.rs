@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-use similar::{ChangeTag, DiffOp, TextDiff};
+use similar::algorithms::{Capture, Compact, Replace, myers};
+use similar::{ChangeTag, DiffOp};
 
 /// Unchanged lines around a change.
 const CONTEXT: usize = 3;
@@ -42,9 +43,10 @@ impl<'n> FileDiff<'n> {
                 self.has_header = true;
                 write!(out, "--- {0}\n+++ {0}\n", self.name)?;
             }
-            let diff = TextDiff::from_lines(old.as_str(), new.as_str());
-            for group in diff.grouped_ops(CONTEXT) {
-                self.hunk(&diff, &group, out)?;
+            let (old, new): (Vec<_>, Vec<_>) =
+                (old.split_inclusive('\n').collect(), new.split_inclusive('\n').collect());
+            for group in changes(&old, &new) {
+                self.hunk(&old, &new, &group, out)?;
             }
         }
         self.old_lines += lines(&old);
@@ -52,7 +54,7 @@ impl<'n> FileDiff<'n> {
         Ok(())
     }
 
-    fn hunk(&self, diff: &TextDiff<'_, '_, str>, group: &[DiffOp], out: &mut impl Write) -> io::Result<()> {
+    fn hunk(&self, old_text: &[&str], new_text: &[&str], group: &[DiffOp], out: &mut impl Write) -> io::Result<()> {
         let (Some(first), Some(last)) = (group.first(), group.last()) else { return Ok(()) };
         let range = |start: usize, end: usize, before: usize| match end - start {
             // The position of an empty range is the line before it.
@@ -63,19 +65,26 @@ impl<'n> FileDiff<'n> {
         let old = range(first.old_range().start, last.old_range().end, self.old_lines);
         let new = range(first.new_range().start, last.new_range().end, self.new_lines);
         writeln!(out, "@@ -{old} +{new} @@")?;
-        for change in group.iter().flat_map(|op| diff.iter_changes(op)) {
+        for change in group.iter().flat_map(|op| op.iter_changes(old_text, new_text)) {
             let sign = match change.tag() {
                 ChangeTag::Equal => ' ',
                 ChangeTag::Delete => '-',
                 ChangeTag::Insert => '+',
             };
             write!(out, "{sign}{}", change.value())?;
-            if change.missing_newline() {
+            if !change.value().ends_with('\n') {
                 write!(out, "\n\\ No newline at end of file\n")?;
             }
         }
         Ok(())
     }
+}
+
+/// The changes between two sequences of lines, in groups with `CONTEXT`. The constructors of `TextDiff` would bring all algorithms into the binary.
+fn changes(old: &[&str], new: &[&str]) -> Vec<Vec<DiffOp>> {
+    let mut hook = Compact::new(Replace::new(Capture::new()), old, new);
+    let Ok(()) = myers::diff(&mut hook, old, 0..old.len(), new, 0..new.len());
+    hook.into_inner().into_inner().into_grouped_ops(CONTEXT)
 }
 
 fn lines(text: &str) -> usize {
