@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use jiff::Timestamp;
 use kube::Client;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Failure;
 use super::cluster_args::ClusterArgs;
@@ -177,7 +177,7 @@ fn print(proposals: &Proposals, objects: &[Value], unread: &[String], account: &
         comment(&mut out, &format!("For Secret {}/{secret_name}", entry.namespace), comments)?;
         let mut object = GatewaySecret::new(&entry.name, entry.spec.clone());
         object.metadata.namespace = Some(entry.namespace.clone());
-        write!(out, "{}", serde_saphyr::to_string(&object)?)?;
+        write!(out, "{}", serde_saphyr::to_string(&json!(object))?)?;
     }
     Ok(out.flush()?)
 }

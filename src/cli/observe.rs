@@ -4,6 +4,7 @@ use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
 use jiff::Timestamp;
+use serde_json::json;
 
 use super::inputs::unless_closed;
 use super::severity::SeverityArgs;
@@ -52,7 +53,7 @@ fn print(entries: &[Entry]) -> Result<(), Failure> {
         let mut object = GatewaySecret::new(&entry.name, entry.spec.clone());
         object.metadata.namespace = Some(entry.namespace.clone());
         object.status = Some(entry.status.clone());
-        write!(out, "---\n{}", serde_saphyr::to_string(&object)?)?;
+        write!(out, "---\n{}", serde_saphyr::to_string(&json!(object))?)?;
     }
     Ok(out.flush()?)
 }

@@ -18,6 +18,19 @@ cargo run -q -- crd
 ```
 ";
 
+/// The CustomResourceDefinitions as YAML.
+pub(crate) fn definitions() -> String {
+    let definitions = [
+        GatewaySecret::crd(),
+        RotationPolicy::crd(),
+        ClusterRotationPolicy::crd(),
+        TrustConsumer::crd(),
+        MirroredFile::crd(),
+        ClientIdentity::crd(),
+    ];
+    definitions.map(|definition| serde_saphyr::to_string(&definition).unwrap()).join("---\n")
+}
+
 pub(crate) fn markdown() -> String {
     let mut page = HEAD.to_owned();
     let kinds =
