@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
+use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 use kube::api::{DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind, NamespaceResourceScope};
@@ -27,6 +28,9 @@ use crate::rotation::readers::{self, SourceName, TlsReader};
 use crate::rotation::{RenewalPolicy, SecretSummary};
 use crate::store::cluster;
 use crate::trust::{self, Secret, SecretUsage, Severities, UsageKind, bundle, certificates_under};
+
+/// Requests of one kind that a reconcile makes at the same time.
+const REQUESTS: usize = 8;
 
 /// The objects as read in one reconcile. Has no `Debug`: it holds Secrets.
 pub(super) struct ClusterState {
@@ -141,13 +145,17 @@ fn consumer_namespaces(entry: &Entry) -> BTreeSet<String> {
     targets.chain([entry.namespace.clone()]).collect()
 }
 
-async fn read_trust_loaders(client: &Client, entry: &Entry, namespace: &str) -> Result<Vec<TrustLoader>, AgentError> {
-    let listed: Vec<TrustConsumer> = list_if_installed(client, "trustconsumers.trustspan.dev", namespace).await?;
-    let loaders = |TrustConsumer { metadata, spec, status }| {
-        let name = metadata.name.unwrap_or_default();
-        consumer::trust_loaders(entry, (namespace, &name), &spec, &status.unwrap_or_default())
-    };
-    Ok(listed.into_iter().flat_map(loaders).collect())
+async fn read_trust_loaders(client: &Client, entry: &Entry) -> Result<Vec<TrustLoader>, AgentError> {
+    let mut all = Vec::new();
+    for namespace in consumer_namespaces(entry) {
+        let listed: Vec<TrustConsumer> = list_if_installed(client, "trustconsumers.trustspan.dev", &namespace).await?;
+        let loaders = |TrustConsumer { metadata, spec, status }| {
+            let name = metadata.name.unwrap_or_default();
+            consumer::trust_loaders(entry, (&namespace, &name), &spec, &status.unwrap_or_default())
+        };
+        all.extend(listed.into_iter().flat_map(loaders));
+    }
+    Ok(all)
 }
 
 async fn read_mirror_loaders(client: &Client, entry: &Entry) -> Result<Vec<TrustLoader>, AgentError> {
@@ -160,13 +168,19 @@ async fn read_mirror_loaders(client: &Client, entry: &Entry) -> Result<Vec<Trust
     Ok(listed.into_iter().flat_map(loaders).collect())
 }
 
+/// The parameters of a list from the API server's watch cache. If that is outdated, a watch event triggers another reconcile. Any other
+/// list waits up to 100 ms until etcd has confirmed that the cache is current (Kubernetes, KEP-2340 "Consistent reads from cache").
+pub(super) fn from_watch_cache() -> ListParams {
+    ListParams::default().match_any()
+}
+
 /// The objects of one of trustspan's kinds in a namespace; none if the kind is not installed.
 async fn list_if_installed<K>(client: &Client, resource: &'static str, namespace: &str) -> Result<Vec<K>, AgentError>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
 {
     let api: Api<K> = Api::namespaced(client.clone(), namespace);
-    match api.list(&ListParams::default()).await {
+    match api.list(&from_watch_cache()).await {
         Ok(listed) => Ok(listed.items),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
         Err(error) => Err(AgentError::api("list", resource, namespace, error)),
@@ -191,34 +205,26 @@ impl ClusterState {
             let (stored_name, managed) = (stored_name.to_owned(), entry.managed_name().to_owned());
             return Err(AgentError::Renamed { stored_name, managed });
         }
-        let mut objects_read: Vec<_> = source.into_iter().collect();
-        for name in secret_names(entry).into_iter().filter(|name| name != entry.source_name()) {
+        let names = secret_names(entry).into_iter().filter(|name| name != entry.source_name());
+        let secret = async |name: String| {
             let (namespace, name) = entry.place_of(&name);
-            objects_read.extend(get(&secrets(client, namespace), "secrets", name).await?);
-        }
+            get(&secrets(client, namespace), "secrets", name).await
+        };
+        let read: Vec<_> = stream::iter(names).map(secret).buffered(REQUESTS).try_collect().await?;
+        let objects_read = source.into_iter().chain(read.into_iter().flatten());
+        // After the Secrets: the journal is stored before a step, so it is then not older than what a step has written.
         let configmaps = config_maps(client, &entry.namespace);
-        let journal = get(&configmaps, "configmaps", &journal_name(&entry.name)).await?;
-        let mut ca_config_maps = Vec::new();
-        for name in config_map_names(entry) {
-            ca_config_maps.extend(get(&configmaps, "configmaps", &name).await?);
-        }
-        let own = CertManagerState::read(client, &entry.namespace, true).await?;
-        let mut others = Vec::new();
-        let mut unlisted = Vec::new();
-        for namespace in entry.issuing_namespaces().skip(1) {
-            let has_clients = entry.client_namespaces().any(|one| one == namespace);
-            match CertManagerState::read(client, namespace, has_clients).await {
-                Ok(other) => others.push(other),
-                // An error in one namespace does not hide the clients in others.
-                Err(error) if has_clients && !entry.ca_namespaces().contains(namespace) => {
-                    unlisted.push(match error.has_code(403) {
-                        true => namespace.to_owned(),
-                        false => format!("{namespace} ({error})"),
-                    })
-                }
-                Err(error) => return Err(error),
-            }
-        }
+        let config_map = async |name: String| get(&configmaps, "configmaps", &name).await;
+        let (journal, ca_config_maps, own, others, consumers, mirrors) = tokio::join!(
+            config_map(journal_name(&entry.name)),
+            stream::iter(config_map_names(entry)).map(config_map).buffered(REQUESTS).try_collect::<Vec<_>>(),
+            CertManagerState::read(client, &entry.namespace, true),
+            CertManagerState::read_others(client, entry),
+            read_trust_loaders(client, entry),
+            read_mirror_loaders(client, entry),
+        );
+        let (journal, ca_config_maps, own) = (journal?, ca_config_maps?.into_iter().flatten(), own?);
+        let (others, unlisted) = others?;
         let mut state = Self::from_objects(entry, objects_read, ca_config_maps, journal.as_ref(), Timestamp::now());
         state.clients = std::iter::once(&own).chain(&others).flat_map(|issued| issued.clients(entry)).collect();
         state.unlisted_namespaces = unlisted;
@@ -256,10 +262,8 @@ impl ClusterState {
             state.presented_also.push(FurtherCertificate { chain, ..also });
         }
         state.readers = readers;
-        for namespace in consumer_namespaces(entry) {
-            state.trust_loaders.extend(read_trust_loaders(client, entry, &namespace).await?);
-        }
-        state.trust_loaders.extend(read_mirror_loaders(client, entry).await?);
+        state.trust_loaders = consumers?;
+        state.trust_loaders.extend(mirrors?);
         Ok(state)
     }
 
@@ -510,15 +514,15 @@ struct CertManagerState {
 impl CertManagerState {
     /// Reads the objects; none if cert-manager is not installed. Requests are read only in namespaces that may have clients.
     async fn read(client: &Client, namespace: &str, has_clients: bool) -> Result<Self, AgentError> {
-        let list = async |kind: &str, plural: &'static str| {
-            // From the API server's watch cache: if it is outdated, a watch event triggers another reconcile.
-            let params = ListParams::default().match_any();
-            match objects(client, namespace, "cert-manager.io", "v1", kind).list(&params).await {
+        let list =
+            async |kind: &str, plural: &'static str| match objects(client, namespace, "cert-manager.io", "v1", kind)
+                .list(&from_watch_cache())
+                .await
+            {
                 Ok(list) => Ok(list.items),
                 Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
                 Err(error) => Err(AgentError::api("list", plural, "", error)),
-            }
-        };
+            };
         // Requests last, so that they include the request of each Certificate's current revision.
         Ok(Self {
             certificates: list("Certificate", "certificates.cert-manager.io").await?,
@@ -527,6 +531,29 @@ impl CertManagerState {
                 false => Vec::new(),
             },
         })
+    }
+
+    /// Reads the objects in the other namespaces of clients and CAs. Returns also the namespaces that cannot be listed: an error in one
+    /// namespace does not hide the clients in others.
+    async fn read_others(client: &Client, entry: &Entry) -> Result<(Vec<Self>, Vec<String>), AgentError> {
+        let has_clients = |namespace: &str| entry.client_namespaces().any(|one| one == namespace);
+        let namespaces = entry.issuing_namespaces().skip(1).map(str::to_owned);
+        let read = async |name: String| (Self::read(client, &name, has_clients(&name)).await, name);
+        let mut reads = std::pin::pin!(stream::iter(namespaces).map(read).buffered(REQUESTS));
+        let (mut others, mut unlisted) = (Vec::new(), Vec::new());
+        while let Some((read, namespace)) = reads.next().await {
+            match read {
+                Ok(other) => others.push(other),
+                Err(error) if has_clients(&namespace) && !entry.ca_namespaces().contains(&*namespace) => {
+                    unlisted.push(match error.has_code(403) {
+                        true => namespace,
+                        false => format!("{namespace} ({error})"),
+                    })
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((others, unlisted))
     }
 
     /// Names of Secrets, each with the name of the Certificate that writes it.

@@ -28,7 +28,8 @@ use crate::registry::Entry;
 use crate::rotation;
 use crate::store::cluster;
 
-/// Events within this time cause one reconcile: cert-manager issues a certificate in several writes.
+/// Shortest time between two reconciles, so that events in quick succession do not cause one each: cert-manager issues a certificate in
+/// several writes. The first event after a quiet time is not delayed.
 const DEBOUNCE: Duration = Duration::from_millis(20);
 /// Shortest delay after an error.
 const MIN_RETRY: Duration = Duration::from_secs(2);
@@ -127,6 +128,7 @@ impl Reconciler {
                 }
             };
             drop(turn);
+            let next = Instant::now() + DEBOUNCE;
             tokio::time::sleep(pause).await;
             tokio::select! {
                 () = event.notified() => {}
@@ -139,7 +141,7 @@ impl Reconciler {
                 _ = self.snapshot.changed() => {}
                 _ = self.rollouts.changed() => {}
             }
-            tokio::time::sleep(DEBOUNCE).await;
+            tokio::time::sleep_until(next).await;
         }
     }
 
@@ -283,12 +285,6 @@ impl Reconciler {
         }
         readiness::report(&entry, &state, &plan, &mut status, now);
         rotation::fit(&entry, &mut status, now);
-        let mut stored = Ok(());
-        if status.client_bundle != entry.status.client_bundle {
-            // Webhooks add this bundle to clients' Secrets before any step depends on it. Such steps wait until the
-            // bundle is in the stored status (`Journal::offered`), so the other steps need not wait for this write.
-            stored = self.update_status(&entry, &mut status).await;
-        }
         let mut outcome = apply::check_single_writer(&entry, &state);
         let mut applied = 0;
         let steps = if outcome.is_ok() { plan.steps.as_slice() } else { &[] };
@@ -309,9 +305,12 @@ impl Reconciler {
         if outcome.is_ok() {
             rotation::set(&entry, &mut status, rotation::SYNCED, rotation::synced(&entry), now);
         }
-        if stored.is_ok() && status != entry.status {
-            stored = self.update_status(&entry, &mut status).await;
-        }
+        // With this, webhooks add the clients' bundle to their Secrets. Steps that depend on that wait until the bundle is in the stored
+        // status (`Journal::offered`), so no step waits for this write.
+        let stored = match status == entry.status {
+            true => Ok(()),
+            false => self.update_status(&entry, &mut status).await,
+        };
         // Events about a status are recorded once it is stored.
         let reported = if stored.is_ok() { &status } else { &entry.status };
         self.recorder.record(&entry, rotation::notices(&entry, reported, &plan.steps[..applied]));

@@ -9,10 +9,11 @@ use std::time::Duration;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use kube::Client;
+use kube::api::ListParams;
 use tokio::time::Instant;
 
 use super::AgentError;
-use super::cluster_state::ClusterState;
+use super::cluster_state::{ClusterState, from_watch_cache};
 use crate::registry::Entry;
 use crate::rotation::planner::{Endpoint, ProbeResult};
 use crate::rotation::probe_target::Probe;
@@ -48,9 +49,12 @@ impl Prober {
         probe: &Probe,
         state: &ClusterState,
     ) -> Result<Option<ProbeResult>, AgentError> {
-        let targets = targets::of(client, &entry.namespace, &probe.reach).await?;
+        let is_converging = state.journal.is_converging();
+        // What is probed must be all endpoints. Otherwise only the permission matters.
+        let params = if is_converging { ListParams::default() } else { from_watch_cache() };
+        let targets = targets::of(client, &entry.namespace, &probe.reach, params).await?;
         self.has_listed = true;
-        if !state.journal.is_converging() {
+        if !is_converging {
             self.last = None;
             return Ok(None);
         }

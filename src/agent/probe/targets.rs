@@ -24,13 +24,18 @@ pub(super) struct Target {
     pub(super) socket: Result<SocketAddr, String>,
 }
 
-/// The endpoints of a Service.
+/// The endpoints of a Service, listed with these parameters.
 ///
 /// # Errors
 /// When its EndpointSlices cannot be listed.
-pub(super) async fn of(client: &Client, namespace: &str, target: &ProbeTarget) -> Result<Vec<Target>, AgentError> {
+pub(super) async fn of(
+    client: &Client,
+    namespace: &str,
+    target: &ProbeTarget,
+    params: ListParams,
+) -> Result<Vec<Target>, AgentError> {
     let api: Api<EndpointSlice> = Api::namespaced(client.clone(), namespace);
-    let params = ListParams::default().labels(&format!("{SERVICE_NAME_LABEL}={}", target.service_name));
+    let params = params.labels(&format!("{SERVICE_NAME_LABEL}={}", target.service_name));
     let slices = api
         .list(&params)
         .await

@@ -245,12 +245,11 @@ impl Cluster {
         let (reading, plan) = &*pass;
         let done = match action {
             0 => self.store_journal(reading, plan),
-            1 => self.publish(reading, plan),
-            _ => match plan.steps.get(action - 2) {
+            _ => match plan.steps.get(action - 1) {
                 Some(step) => self.take(reading, step),
                 None => {
                     self.distribute(plan);
-                    self.store_status(reading, plan);
+                    self.publish(reading, plan);
                     self.rest(plan);
                     return;
                 }
@@ -260,8 +259,8 @@ impl Cluster {
             self.within(SignedDuration::from_millis(300), move |cluster| cluster.act(pass, action + 1, stops));
         } else {
             // Conflict: reconcile again.
-            if action > 1 {
-                self.store_status(reading, plan);
+            if action > 0 {
+                self.publish(reading, plan);
             }
             self.within(MOMENT, Self::reconcile);
         }
@@ -335,14 +334,12 @@ impl Cluster {
         true
     }
 
-    fn store_status(&mut self, reading: &Reading, plan: &Plan) {
+    /// Stores the status, with the clients' bundle for webhooks.
+    fn publish(&mut self, reading: &Reading, plan: &Plan) {
         let seen = reading.seen();
         let observation = observation(&reading.entry, seen.source, seen.managed);
         let now = self.now + self.agent.clock;
         self.entry.status = report(&reading.entry, plan, observe(&observation, now), now);
-    }
-
-    fn publish(&mut self, reading: &Reading, plan: &Plan) -> bool {
         let last = &self.published.last().unwrap().1;
         let changed = last.client_bundle != plan.client_bundle;
         if changed || last.converged != plan.converged {
@@ -350,12 +347,8 @@ impl Cluster {
             self.note(format!("status: clients are to trust {bundle}; converged: {converged}"));
             let published = Published { client_bundle: plan.client_bundle.clone(), converged: plan.converged.clone() };
             self.published.push((self.now, Rc::new(published)));
-            if changed {
-                self.store_status(reading, plan);
-                self.agent.again = true;
-            }
+            self.agent.again |= changed;
         }
-        true
     }
 
     /// Takes a step, unless the object to write has changed since it was read.
