@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    ops::Range,
     path::Path,
     time::{Duration, Instant},
 };
@@ -12,7 +13,7 @@ use k8s_openapi::{
     ByteString,
     api::{apps::v1::Deployment, core::v1::Secret},
 };
-use kube::{Api, Client, api::PostParams};
+use kube::{Api, api::PostParams};
 use serde_json::json;
 use tokio::runtime::Runtime;
 use trustspan::store::cluster::connect;
@@ -35,7 +36,7 @@ const GROWTH: u64 = 12 * 1024;
 /// The size of a Secret without a pair, in bytes.
 const OTHER: usize = 8 * 1024;
 /// The number of objects that are created at the same time.
-const AT_ONCE: usize = 16;
+pub(crate) const AT_ONCE: usize = 16;
 /// The only Secrets that the agent may read.
 const NAMES: [&str; 4] = ["root", "root-cacert", "managed", "managed-cacert"];
 
@@ -191,9 +192,14 @@ impl Cost {
     }
 }
 
-/// Creates Secrets, half of them with a serving pair, and a Deployment without pods for each that mounts it. The agent
-/// searches those in the namespace of the GatewaySecret for outdated workloads.
+/// Creates Secrets, and a Deployment that mounts each. The agent searches those in the namespace of the GatewaySecret for outdated workloads.
 fn create(cluster: &Cluster, crowd: &str, ns: &str, size: Size) -> Result<()> {
+    create_secrets(cluster, crowd, 0..size.secrets)?;
+    create_deployments(cluster, ns, 0..size.deployments)
+}
+
+/// Creates Secrets, half of them with a serving pair.
+pub(crate) fn create_secrets(cluster: &Cluster, ns: &str, numbers: Range<usize>) -> Result<()> {
     let authority = Authority::new("somebody's CA")?;
     let (certificate, key) = authority.issue(&["shop.example.com"])?;
     let pair = BTreeMap::from(
@@ -201,12 +207,15 @@ fn create(cluster: &Cluster, crowd: &str, ns: &str, size: Size) -> Result<()> {
             .map(|(key, value)| (key.to_owned(), ByteString(value.into_bytes()))),
     );
     let other = BTreeMap::from([("release".to_owned(), ByteString(vec![b'x'; OTHER]))]);
-    let secret = |number: usize| {
+    create_all::<Secret>(cluster, numbers, |number| {
         let (type_, data) = if number.is_multiple_of(2) { ("kubernetes.io/tls", &pair) } else { ("Opaque", &other) };
-        let secret = json!({ "metadata": { "name": format!("other-{number}") }, "type": type_, "data": data });
-        serde_json::from_value::<Secret>(secret)
-    };
-    let deployment = |number: usize| {
+        json!({ "metadata": { "namespace": ns, "name": format!("other-{number}") }, "type": type_, "data": data })
+    })
+}
+
+/// Creates Deployments without pods.
+pub(crate) fn create_deployments(cluster: &Cluster, ns: &str, numbers: Range<usize>) -> Result<()> {
+    create_all::<Deployment>(cluster, numbers, |number| {
         let labels = json!({ "app": format!("app-{number}") });
         let container =
             json!({ "name": "app", "image": "app", "volumeMounts": [{ "name": "pair", "mountPath": "/pair" }] });
@@ -215,33 +224,31 @@ fn create(cluster: &Cluster, crowd: &str, ns: &str, size: Size) -> Result<()> {
             json!({ "metadata": { "labels": labels }, "spec": { "containers": [container], "volumes": [volume] } });
         let spec =
             json!({ "replicas": 0, "paused": true, "selector": { "matchLabels": labels }, "template": template });
-        serde_json::from_value::<Deployment>(json!({ "metadata": { "name": format!("app-{number}") }, "spec": spec }))
-    };
-    let runtime = Runtime::new()?;
-    runtime.block_on(async {
-        let client = connect(Some(Path::new(&cluster.kubeconfig(User::Admin)))).await?;
-        create_all::<Secret>(&client, crowd, size.secrets, secret).await?;
-        create_all::<Deployment>(&client, ns, size.deployments, deployment).await
+        json!({ "metadata": { "namespace": ns, "name": format!("app-{number}") }, "spec": spec })
     })
 }
 
-async fn create_all<K>(
-    client: &Client,
-    ns: &str,
-    count: usize,
-    object: impl Fn(usize) -> serde_json::Result<K>,
+/// Creates objects, many at the same time.
+pub(crate) fn create_all<K>(
+    cluster: &Cluster,
+    numbers: Range<usize>,
+    object: impl Fn(usize) -> serde_json::Value,
 ) -> Result<()>
 where
     K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
     K: Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,
 {
-    let api: Api<K> = Api::namespaced(client.clone(), ns);
-    let create = |number| {
-        let (api, object) = (api.clone(), object(number));
-        async move {
-            api.create(&PostParams::default(), &object?).await?;
-            anyhow::Ok(())
-        }
-    };
-    stream::iter(0..count).map(create).buffer_unordered(AT_ONCE).try_collect().await
+    Runtime::new()?.block_on(async {
+        let client = connect(Some(Path::new(&cluster.kubeconfig(User::Admin)))).await?;
+        let create = |number| {
+            let (client, object) = (client.clone(), serde_json::from_value::<K>(object(number)));
+            async move {
+                let object = object?;
+                let api: Api<K> = Api::namespaced(client, object.meta().namespace.as_deref().context("no namespace")?);
+                api.create(&PostParams::default(), &object).await?;
+                anyhow::Ok(())
+            }
+        };
+        stream::iter(numbers).map(create).buffer_unordered(AT_ONCE).try_collect().await
+    })
 }

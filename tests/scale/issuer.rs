@@ -26,6 +26,8 @@ use crate::testbed::{Authority, Kept, SOON, User};
 pub(crate) struct Issuer {
     runtime: Runtime,
     secrets: Api<Secret>,
+    /// The first CA.
+    pub(crate) first: Authority,
     /// Each `ca.crt` of the managed Secret, and when it was seen.
     seen: Receiver<(Instant, String)>,
 }
@@ -33,26 +35,33 @@ pub(crate) struct Issuer {
 impl Issuer {
     /// Writes the first source Secret, and starts to watch.
     pub(crate) fn new(kept: &Kept<'_>) -> Result<Self> {
-        kept.write_root(&Authority::new("root 0")?)?;
+        let first = Authority::new("root 0")?;
+        kept.write_root(&first)?;
         let runtime = Runtime::new()?;
         let client = runtime.block_on(connect(Some(Path::new(&kept.cluster.kubeconfig(User::Admin)))))?;
         let secrets: Api<Secret> = Api::namespaced(client, kept.ns);
         let (sender, seen) = channel();
         runtime.spawn(follow(secrets.clone(), sender));
-        Ok(Self { runtime, secrets, seen })
+        Ok(Self { runtime, secrets, first, seen })
     }
 
     /// Writes a source Secret with a new CA. Returns the time until the managed Secret has it first, after the managed
     /// Secret has no other.
     pub(crate) fn rotate(&self, number: usize) -> Result<Duration> {
+        let (ca, took) = self.begin(number)?;
+        self.wait(&format!("root {number} alone"), |bundle| bundle == ca)?;
+        Ok(took)
+    }
+
+    /// Writes a source Secret with a new CA. Returns the CA, and the time until the managed Secret has it.
+    pub(crate) fn begin(&self, number: usize) -> Result<(String, Duration)> {
         let authority = Authority::new(&format!("root {number}"))?;
         let ca = authority.pem().replace("\r\n", "\n");
         let root = Patch::Merge(Kept::root(&authority)?);
         let begun = Instant::now();
         self.runtime.block_on(self.secrets.patch("root", &PatchParams::default(), &root))?;
         let written = self.wait(&format!("root {number} in the managed Secret"), |bundle| bundle.starts_with(&ca))?;
-        self.wait(&format!("root {number} alone"), |bundle| bundle == ca)?;
-        Ok(written.saturating_duration_since(begun))
+        Ok((ca, written.saturating_duration_since(begun)))
     }
 
     /// When a bundle was seen that satisfies a condition.

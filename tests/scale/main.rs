@@ -1,13 +1,14 @@
 //! Measures how long the agent takes from a new CA in the source Secret to the managed Secret, and the cost of a
 //! cluster with many other objects.
 //!
-//! `TRUSTSPAN_SCALE=full` makes the long run; the short one is part of every test run. `TRUSTSPAN_SEED` repeats the
-//! random times of a run.
+//! `TRUSTSPAN_SCALE=full` makes the long run, and `TRUSTSPAN_SCALE=curves` measures growing numbers of objects; the short run is part of
+//! every test run. `TRUSTSPAN_SEED` repeats the random times of a run.
 
 #[path = "../bed/mod.rs"]
 mod testbed;
 
 mod crowd;
+mod curves;
 mod issuer;
 mod latency;
 mod proxy;
@@ -40,6 +41,12 @@ const CASES: [Case; 4] = [
     ("crowd::secrets_are_asked_for_by_name_only", crowd::by_name),
 ];
 
+/// The value of `TRUSTSPAN_SCALE` for a run of [`CURVES`].
+const CURVES_RUN: &str = "curves";
+
+/// The test of growing numbers of objects.
+const CURVES: [Case; 1] = [("curves::memory_does_not_grow_with_unrelated_secrets", curves::curves)];
+
 /// The size of a run.
 #[derive(Clone, Copy)]
 struct Size {
@@ -56,8 +63,8 @@ impl Size {
     fn of_run() -> Result<Self> {
         match env::var("TRUSTSPAN_SCALE").as_deref() {
             Err(_) => Ok(Self { watched: 20, polled: 6, secrets: 2_000, deployments: 500 }),
-            Ok("full") => Ok(Self { watched: 200, polled: 50, secrets: 20_000, deployments: 5_000 }),
-            Ok(other) => bail!("TRUSTSPAN_SCALE={other}: expected `full`, or nothing"),
+            Ok("full" | CURVES_RUN) => Ok(Self { watched: 200, polled: 50, secrets: 20_000, deployments: 5_000 }),
+            Ok(other) => bail!("TRUSTSPAN_SCALE={other}: expected `full`, `{CURVES_RUN}`, or nothing"),
         }
     }
 }
@@ -85,5 +92,6 @@ fn trials(bench: Option<&Arc<Bench>>) -> Vec<Trial> {
             Ok(())
         })
     };
-    CASES.iter().map(trial).collect()
+    let cases = if env::var("TRUSTSPAN_SCALE").is_ok_and(|run| run == CURVES_RUN) { &CURVES[..] } else { &CASES[..] };
+    cases.iter().map(trial).collect()
 }
