@@ -52,7 +52,7 @@ def svg(points):
     yield f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11" fill="#374151">'
     yield f'<rect width="{width}" height="{height}" fill="#ffffff"/>'
     for number, (process, colour) in enumerate(COLOURS.items()):
-        yield f'<text x="{LEFT + number * 70}" y="16" fill="{colour}" font-weight="bold">{process}</text>'
+        yield f'<text x="{LEFT + number * 70}" y="16" fill="{colour}" font-size="13">{process}</text>'
     for row, (name, value) in enumerate(ROWS):
         top = TOP + row * (HEIGHT + GAP)
         for line, text in enumerate(name.split("\n")):
@@ -65,7 +65,7 @@ def svg(points):
             yield f'<text x="{left - 4}" y="{top + 10}" text-anchor="end">{limit:,}</text>'
             yield f'<text x="{left - 4}" y="{top + HEIGHT}" text-anchor="end">0</text>'
             if row == 0:
-                yield f'<text x="{left}" y="{TOP - 10}" font-weight="bold">{kind}</text>'
+                yield f'<text x="{left}" y="{TOP - 10}" font-size="13">{kind}</text>'
             yield from panel(of_kind, value, left, top, limit)
     yield "</svg>"
 
