@@ -514,15 +514,14 @@ struct CertManagerState {
 impl CertManagerState {
     /// Reads the objects; none if cert-manager is not installed. Requests are read only in namespaces that may have clients.
     async fn read(client: &Client, namespace: &str, has_clients: bool) -> Result<Self, AgentError> {
-        let list =
-            async |kind: &str, plural: &'static str| match objects(client, namespace, "cert-manager.io", "v1", kind)
-                .list(&from_watch_cache())
-                .await
-            {
+        let list = async |kind: &str, plural: &'static str| {
+            let api = objects(client, namespace, "cert-manager.io", "v1", kind);
+            match api.list(&from_watch_cache()).await {
                 Ok(list) => Ok(list.items),
                 Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
                 Err(error) => Err(AgentError::api("list", plural, "", error)),
-            };
+            }
+        };
         // Requests last, so that they include the request of each Certificate's current revision.
         Ok(Self {
             certificates: list("Certificate", "certificates.cert-manager.io").await?,
