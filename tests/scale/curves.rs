@@ -55,15 +55,14 @@ pub(crate) fn curves(cluster: &Cluster, _: Size) -> Result<Vec<String>> {
         cluster.apply_crds(&fs::read_to_string(&file).with_context(|| file.display().to_string())?)?;
     }
     let (mut points, mut lines) = (Vec::new(), vec![Point::HEAD.to_owned()]);
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("curves.json");
     for measure in [of_secrets, of_deployments, of_clients, of_gateway_secrets] {
         for point in measure(cluster)? {
-            eprintln!("{}", point.line());
             lines.push(point.line());
             points.push(point);
         }
+        fs::write(&file, serde_json::to_string_pretty(&points.iter().map(Point::json).collect::<Vec<_>>())?)?;
     }
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("curves.json");
-    fs::write(&file, serde_json::to_string_pretty(&points.iter().map(Point::json).collect::<Vec<_>>())?)?;
     lines.push(format!("{}: draw it with tests/scale/plot.py", file.display()));
     let of_secrets: Vec<_> = points.iter().take(SECRETS.len()).collect();
     for memory in [|point: &Point| point.agent.memory, |point: &Point| point.webhook.memory] {
@@ -256,13 +255,15 @@ impl<'c> Bench<'c> {
         agent.stop(PATIENCE)?;
         server.stop()?;
         let process = |memory: Memory, start, requests| Measured { memory: memory.resident, start, requests };
-        Ok(Point {
+        let point = Point {
             objects,
             count,
             agent: process(agent_memory, agent_start, agent_requests),
             webhook: process(webhook_memory, webhook_start, webhook_requests),
             write: writes[WRITES / 2],
-        })
+        };
+        eprintln!("{}", point.line());
+        Ok(point)
     }
 }
 
