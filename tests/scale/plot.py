@@ -23,6 +23,14 @@ ROWS = [
 ]
 
 
+def short(number):
+    """10k, 5M: longer labels would overlap."""
+    for unit, letter in ((10**6, "M"), (10**3, "k")):
+        if number >= unit:
+            return f"{number / unit:g}{letter}"
+    return f"{number:g}"
+
+
 def columns(points):
     kinds = {}
     for point in points:
@@ -43,7 +51,7 @@ def panel(points, value, left, top, limit):
             yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
             yield from (f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3" fill="{colour}"/>' for a, b in line)
     for log, point in zip(logs, points):
-        yield f'<text x="{x(log):.1f}" y="{top + HEIGHT + 14}" text-anchor="middle">{point["count"]:,}</text>'
+        yield f'<text x="{x(log):.1f}" y="{top + HEIGHT + 14}" text-anchor="middle">{short(point["count"])}</text>'
 
 
 def svg(points):
@@ -62,7 +70,7 @@ def svg(points):
             # Round numbers, so that the top of a field can be read.
             limit = next(n for n in (m * 10**e for e in range(8) for m in (1, 2, 5)) if n >= max(values))
             left = LEFT + column * (WIDTH + GAP)
-            yield f'<text x="{left - 4}" y="{top + 10}" text-anchor="end">{limit:,}</text>'
+            yield f'<text x="{left - 4}" y="{top + 10}" text-anchor="end">{short(limit)}</text>'
             yield f'<text x="{left - 4}" y="{top + HEIGHT}" text-anchor="end">0</text>'
             if row == 0:
                 yield f'<text x="{left}" y="{TOP - 10}" font-size="13">{kind}</text>'
