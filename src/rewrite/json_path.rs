@@ -35,7 +35,9 @@ impl<'a> JsonPath<'a> {
 
     /// The value below a key, if there is one.
     pub(super) fn find(&self, key: &'static str) -> Option<Self> {
-        self.value.get(key).map(|_| self.get(key))
+        let mut node = *self;
+        node.enter(self.value.get(key)?, Step::Key(key));
+        Some(node)
     }
 
     /// The value below several keys; null if it is absent.

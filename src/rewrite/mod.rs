@@ -157,8 +157,7 @@ pub fn rewrite(write: &Write<'_>, registry: &Registry) -> Outcome {
             SourceKind::Secret => registry.rename(&reference.place, reference.name)?,
             SourceKind::ConfigMap => registry.rename_config_map(&reference.place, reference.name)?,
         };
-        let is_pod = rule.has_template && loads_ca(reference.name);
-        let other_ca = is_pod.then(|| registry.other_ca(namespace, reference.name)).flatten();
+        let other_ca = loads_ca(reference.name).then(|| registry.other_ca(namespace, reference.name)).flatten();
         Some(other_ca.map_or(rename, Err))
     };
     let mut blockers: Vec<RewriteBlocker> = Vec::new();

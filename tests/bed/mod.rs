@@ -58,6 +58,6 @@ pub(crate) use process::{Process, Scratch};
 pub(crate) use seed::Seed;
 pub(crate) use server::{Server, Source, http_get};
 pub(crate) use trials::{run as run_trials, trial};
-pub(crate) use users::User;
+pub(crate) use users::{User, base64};
 pub(crate) use wait::{free_port, wait_for, wait_for_value};
 pub(crate) use webhooks::{Patience, Registration, Scope};

@@ -94,9 +94,9 @@ subjects:
 - { apiGroup: rbac.authorization.k8s.io, kind: Group, name: developers }
 "#;
 
-pub(super) fn base64(text: &str) -> String {
+pub(crate) fn base64(bytes: impl AsRef<[u8]>) -> String {
     use base64::{Engine, engine::general_purpose::STANDARD};
-    STANDARD.encode(text)
+    STANDARD.encode(bytes)
 }
 
 /// Other users of this machine can connect to loopback, so a token must not be guessable.

@@ -144,7 +144,7 @@ impl Drop for Registration<'_> {
 /// Replaces the Service by the server's URL, and limits the namespaces.
 fn point(webhook: &mut Value, server: &Server<'_>, scope: &Scope) -> Result<()> {
     let path = webhook["clientConfig"]["service"]["path"].as_str().context("a webhook without service.path")?;
-    webhook["clientConfig"] = json!({ "url": server.url(path), "caBundle": base64(&server.ca_bundle()) });
+    webhook["clientConfig"] = json!({ "url": server.url(path), "caBundle": base64(server.ca_bundle()) });
     if let Scope::Namespaces(names) = scope {
         // Expressions are joined by AND, so what the shipped selector excludes stays excluded.
         let selector = &mut webhook["namespaceSelector"];

@@ -4,11 +4,12 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
 use crate::stage::{expect, trustspan};
-use crate::testbed::{Authority, Cluster, Kubectl, Patience, Registration, Scope, Server, Source, User, shipped};
+use crate::testbed::{
+    Authority, Cluster, Kubectl, Patience, Registration, Scope, Server, Source, User, base64, shipped,
+};
 
 cases![
     // This test runs alone: an APIService without a server delays discovery, and with it the deletion of every
@@ -43,10 +44,6 @@ fn on_bed(cluster: &Cluster, test: impl FnOnce(&Bed<'_>) -> Result<()>) -> Resul
         }
         result
     })
-}
-
-fn base64(text: &str) -> String {
-    STANDARD.encode(text)
 }
 
 impl<'c> Bed<'c> {

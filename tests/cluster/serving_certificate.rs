@@ -26,7 +26,7 @@ use trustspan::store::{certgen::api, cluster::connect};
 
 use crate::secrets::reviews;
 use crate::testbed::{
-    Agents, Authority, Balancer, Cluster, Process, SOON, Server, Source, User, mount, shipped, wait_for,
+    Agents, Authority, Balancer, Cluster, Process, SOON, Server, Source, User, base64, mount, shipped, wait_for,
 };
 
 cases![
@@ -381,11 +381,6 @@ fn grant(cluster: &Cluster, ns: &str, name: &str) -> Result<()> {
         granted += &format!("---\n{object}\n");
     }
     cluster.kubectl(["apply", "-f", "-"]).stdin(granted + "---\n" + &shipped("policy.yaml")?).ok().map(drop)
-}
-
-fn base64(bytes: &[u8]) -> String {
-    use base64::{Engine, engine::general_purpose::STANDARD};
-    STANDARD.encode(bytes)
 }
 
 /// When the certificate that a server serves expires, in seconds.

@@ -23,7 +23,7 @@ use crate::{
     Size,
     crowd::{AT_ONCE, create_all, create_deployments, create_secrets},
     issuer::Issuer,
-    testbed::{Agents, Authority, Cluster, Kept, Process, Request, Server, Source, User, exported, wait_for},
+    testbed::{Agents, Authority, Cluster, Kept, Process, Request, Server, Source, User, base64, exported, wait_for},
     usage::Memory,
 };
 
@@ -170,7 +170,7 @@ fn create_clients(cluster: &Cluster, ns: &str, authority: &Authority, count: usi
                 "apiVersion": "cert-manager.io/v1", "kind": "CertificateRequest",
                 "metadata": { "name": format!("{name}-1"), "annotations": annotations },
                 "spec": { "issuerRef": issuer, "request": base64(name) },
-                "status": { "conditions": ready, "certificate": base64(&certificate), "ca": base64(&authority.pem()) },
+                "status": { "conditions": ready, "certificate": base64(&certificate), "ca": base64(authority.pem()) },
             }),
         ])
     };
@@ -194,11 +194,6 @@ fn create_clients(cluster: &Cluster, ns: &str, authority: &Authority, count: usi
         };
         stream::iter(0..count).map(create).buffer_unordered(AT_ONCE).try_collect().await
     })
-}
-
-fn base64(text: &str) -> String {
-    use base64::{Engine, engine::general_purpose::STANDARD};
-    STANDARD.encode(text)
 }
 
 /// A GatewaySecret, whose agent and webhook are measured.

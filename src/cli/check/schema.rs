@@ -5,15 +5,12 @@
 
 use jsonschema::error::ValidationErrorKind;
 use jsonschema::{ValidationError, Validator};
-use kube::CustomResourceExt;
 use serde_json::{Value, json};
 
 use crate::admission::INVALID_RESOURCE;
-use crate::api::{
-    ClientIdentity, ClusterRotationPolicy, GROUP, GatewaySecret, Kind, MirroredFile, RotationPolicy, TrustConsumer,
-    VERSION,
-};
+use crate::api::{GROUP, Kind, VERSION};
 use crate::cli::Failure;
+use crate::cli::crd::DEFINITIONS;
 use crate::trust::Finding;
 
 /// Validates objects of trustspan's API group.
@@ -30,17 +27,11 @@ impl Schemas {
     /// The schemas of the CustomResourceDefinitions that `trustspan crd` prints.
     ///
     /// # Errors
-    /// When one is not a JSON Schema.
+    /// When they are not YAML, or one is not a JSON Schema.
     pub(super) fn new() -> Result<Self, Failure> {
-        let definitions = [
-            GatewaySecret::crd(),
-            RotationPolicy::crd(),
-            ClusterRotationPolicy::crd(),
-            TrustConsumer::crd(),
-            MirroredFile::crd(),
-            ClientIdentity::crd(),
-        ];
-        Ok(Self(definitions.iter().map(|definition| Schema::new(&json!(definition))).collect::<Result<_, _>>()?))
+        let definitions: Vec<Value> =
+            serde_saphyr::from_multiple(DEFINITIONS).map_err(|error| Failure::Impossible(error.to_string()))?;
+        Ok(Self(definitions.iter().map(Schema::new).collect::<Result<_, _>>()?))
     }
 
     /// What the API server would reject in an object of trustspan's API group; empty for other objects.
