@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::{
     issuer::{CANARY, Data, SERVER},
     objects::{self, certificate, gateway, gateway_of, http_route, route},
+    run::summary,
     scenarios::{OTHER, SHOP},
     testbed::{SOON, wait_for},
     upstream,
@@ -226,7 +227,8 @@ pub(crate) fn run_printed(world: &mut World<'_>) -> Result<()> {
         let at = [": trustspan ", ": kubectl "].iter().find_map(|start| Some(reason.rfind(start)? + 2))?;
         Some(reason[at..].to_owned())
     };
-    let command = reasons.filter_map(command).next().context("no wait ends with a command")?;
+    let command = reasons.filter_map(command).next();
+    let command = command.with_context(|| format!("no wait ends with a command: {}", summary(&status)))?;
     world.cluster.run_command(&command)
 }
 

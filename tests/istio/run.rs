@@ -177,7 +177,7 @@ fn phase(status: &Value) -> &str {
 }
 
 /// Phase, waits and the conditions that are not true, on one line.
-fn summary(status: &Value) -> String {
+pub(crate) fn summary(status: &Value) -> String {
     let conditions = status["conditions"].as_array().into_iter().flatten();
     let failing: Vec<_> = conditions.filter(|condition| condition["status"] != "True").map(Value::to_string).collect();
     format!("phase {}, waits {}, conditions {}", phase(status), status["waits"], failing.join(" "))
