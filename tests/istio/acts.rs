@@ -148,7 +148,8 @@ pub(crate) fn second_credential(world: &mut World<'_>) -> Result<()> {
 }
 
 /// A gateway presents the source Secret's certificate to an upstream that requires one of the clients' CA. The upstream
-/// is the other host, at the second gateway.
+/// is the other host, at the second gateway. Exported to its own namespace only: gateways of other scenarios would use
+/// it, too.
 pub(crate) fn destination_rule(world: &mut World<'_>) -> Result<()> {
     credential_name(world)?;
     let tls = json!({ "mode": "MUTUAL", "credentialName": SERVER });
@@ -165,7 +166,7 @@ pub(crate) fn destination_rule(world: &mut World<'_>) -> Result<()> {
         }),
         json!({
             "apiVersion": "networking.istio.io/v1", "kind": "DestinationRule", "metadata": { "name": "upstream" },
-            "spec": { "host": "upstream.example.com", "trafficPolicy": {
+            "spec": { "host": "upstream.example.com", "exportTo": ["."], "trafficPolicy": {
                 "tls": { "mode": "MUTUAL", "credentialName": SERVER, "sni": SHOP },
                 // A connection for each request, so that each makes a handshake.
                 "connectionPool": { "http": { "maxRequestsPerConnection": 1 } },
