@@ -422,14 +422,11 @@ fn trust_source_blocker(view: &View<'_>, reader: &TlsReader) -> Option<TrustSour
     let trust = versions.last().map(|version| version.trust.as_slice()).unwrap_or_default();
     let lacks = few(issuers.iter().filter(|ca| !holds(trust, std::slice::from_ref(*ca))).map(|ca| ca.subject.clone()));
     let lacks = lacks.unwrap_or_default();
-    let copied = copied_from(view, source);
-    let help = match copied {
-        Some(name) => format!("The agent adds it from ConfigMap {name}"),
-        None => source_help(view, reader, source),
-    };
+    let addition = addition_by_agent(view, source);
+    let needs_action = addition.is_none();
+    let help = addition.unwrap_or_else(|| source_help(view, reader, source));
     let message =
         format!("{object} ({field}) takes its clients' CAs from {source}, which lacks the new CA ({lacks}). {help}");
-    let needs_action = copied.is_none();
     Some(TrustSourceBlocker { reason: "OtherTrustSource", message, until: None, needs_action })
 }
 
@@ -470,6 +467,20 @@ fn orders(trust: &[Certificate]) -> impl Iterator<Item = Vec<Certificate>> {
     })
 }
 
+/// How the agent adds the new CA to a source that it writes: a sentence. `None`: it does not write this source.
+fn addition_by_agent(view: &View<'_>, source: &SourceName) -> Option<String> {
+    let is_sibling = *source == managed_sibling(view.entry);
+    if is_sibling && matches!(view.snapshot.managed_sibling, TrustCopy::Managed(_)) {
+        return Some("The agent adds it".to_owned());
+    }
+    copied_from(view, source).map(|name| format!("The agent adds it from ConfigMap {name}"))
+}
+
+/// Secret `<managed>-cacert`.
+fn managed_sibling(entry: &Entry) -> SourceName {
+    SourceName::secret(&entry.namespace, format!("{}{CACERT_SUFFIX}", entry.managed_name()))
+}
+
 /// The ConfigMap of `spec.clients.caConfigMapNames` from which the agent writes a source, if nothing blocks that.
 fn copied_from<'v>(view: &'v View<'_>, source: &SourceName) -> Option<&'v str> {
     let is_local_map = source.kind == SourceKind::ConfigMap && source.namespace == view.entry.namespace;
@@ -490,8 +501,7 @@ fn source_help(view: &View<'_>, reader: &TlsReader, source: &SourceName) -> Stri
     if let Some(map) = view.snapshot.config_maps.iter().filter(|_| is_local_map).find(is_of) {
         return config_map_blocker(view, map).unwrap_or_else(|| rename_help(reader));
     }
-    let managed_sibling = SourceName::secret(namespace, format!("{}{CACERT_SUFFIX}", entry.managed_name()));
-    if *source == managed_sibling {
+    if *source == managed_sibling(entry) {
         return format!("Delete it: kubectl delete secret {} -n {namespace}", source.name);
     }
     let extend = extend_trust_command(entry, source);

@@ -307,6 +307,29 @@ fn the_managed_sibling_holds_the_source_siblings_cas_with_ours_overlapped() {
 }
 
 #[test]
+fn nobody_has_to_act_where_the_agent_adds_the_new_ca_to_its_own_sibling() {
+    let (old, new, partner) = (ca("old"), ca("new"), ca("partner"));
+    let mut scene = Scene::steady(&old);
+    scene.source_sibling = Some(beside(&old, [&partner, &partner]));
+    step(&mut scene);
+    let sibling = SourceName::secret("mesh", "gw-cacert");
+    scene.readers = vec![reader(ReaderTrust::FirstOf(vec![sibling.clone()]))];
+    scene.sources.insert(sibling, holding(&[&old, &partner]));
+    step(&mut scene);
+    scene.ca = source(&new);
+    let wait = |scene: &mut Scene| {
+        let waits = step(scene).waits;
+        let found = waits.iter().find(|wait| wait.reason.contains("gw-cacert, which lacks the new CA"));
+        found.map(|wait| (wait.needs_action, wait.reason.clone())).expect("a wait for the sibling")
+    };
+    let (needs_action, reason) = wait(&mut scene.clone());
+    assert!(!needs_action && reason.ends_with("The agent adds it"), "{reason}");
+    (scene.source_sibling, scene.managed_sibling) = (None, None);
+    let (needs_action, reason) = wait(&mut scene);
+    assert!(needs_action && reason.contains("Delete it: kubectl delete secret gw-cacert"), "{reason}");
+}
+
+#[test]
 fn a_sibling_for_other_clients_is_copied() {
     let (old, first, last) = (ca("old"), ca("first"), ca("last"));
     let mut scene = Scene::steady(&old);

@@ -42,7 +42,7 @@ const WAITS: [(&str, Act); 40] = [
     ("or remove it from spec.additionalTrust", Act::Yes),
     ("is not changed: its readers may take the CAs in any order", Act::Yes),
     // Other sources of trust: steps ExpandTrust, PromoteIssuer and ReissueClients.
-    ("The agent adds it from ConfigMap", Act::No),
+    ("The agent adds it", Act::No),
     ("may not have loaded the new CA from", Act::No),
     ("which no Gateway names any more", Act::No),
     ("takes its clients' CAs from", Act::Yes),
