@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::iter::zip;
 
 use json_patch::{Patch, PatchOperation};
-use serde::Serialize;
 
 use super::Outcome;
 use super::annotation::{ANNOTATIONS, HASH, RECORD, replace};
 use super::kinds::Reference;
+use super::patch_text::{write_list, write_operation, write_text_at};
 use super::undo::{names, recorded};
 use crate::json::Json;
 
@@ -68,11 +68,10 @@ impl<'a> PatchBuilder<'a> {
             let owned = known.iter().find(|entry| RECORD.owns(entry)).cloned();
             record.extend(owned.or_else(|| RECORD.removes_map(before)).map(Recorded::Annotation));
             // With room for a usual operation each, so that the text seldom has to grow.
-            let mut text = Vec::with_capacity(128 * record.len());
-            let text = serde_json::to_writer(&mut text, &record).ok().and_then(|()| String::from_utf8(text).ok());
-            let text = text.filter(|text| RECORD.size_with(before, text) <= ANNOTATIONS);
-            unrecorded = text.is_none();
-            set_record = text.and_then(|text| RECORD.set(before, text)).map(|(set, _)| set);
+            let mut text = String::with_capacity(128 * record.len());
+            write_list(&mut text, &record, |text, entry| entry.write(text));
+            unrecorded = RECORD.size_with(before, &text) > ANNOTATIONS;
+            set_record = RECORD.set(before, text).filter(|_| !unrecorded).map(|(set, _)| set);
         } else if RECORD.read(before).is_some() {
             set_record = Some(RECORD.unset());
         }
@@ -85,13 +84,20 @@ impl<'a> PatchBuilder<'a> {
 }
 
 /// An operation of a record.
-#[derive(Serialize)]
-#[serde(untagged)]
 enum Recorded<'r> {
     /// On a field that names a Secret or ConfigMap.
     Name { op: &'static str, path: Cow<'r, str>, value: &'r str },
     /// On an annotation.
     Annotation(PatchOperation),
+}
+
+impl Recorded<'_> {
+    fn write(&self, out: &mut String) {
+        match self {
+            Self::Name { op, path, value } => write_text_at(out, op, path, value),
+            Self::Annotation(operation) => write_operation(out, operation),
+        }
+    }
 }
 
 /// The record that restores the names, including those of earlier writes. Stops once it cannot fit.

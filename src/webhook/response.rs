@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::limits::{DENIALS, WARNING_LENGTH, WARNINGS};
 use super::review::{API_VERSION, KIND};
 use crate::admission::Decision;
+use crate::rewrite::write_patch;
 use crate::trust::{BASE64, Finding, Severity, Verdict};
 
 /// Bytes of most patches, so that writing one seldom has to grow its buffer.
@@ -66,8 +67,8 @@ pub fn answer(uid: &str, decision: &Decision) -> Result<String, serde_json::Erro
         },
     })?;
     if allowed && !decision.patch.0.is_empty() {
-        let mut patch = Vec::with_capacity(PATCH);
-        serde_json::to_writer(&mut patch, &decision.patch)?;
+        let mut patch = String::with_capacity(PATCH);
+        write_patch(&mut patch, &decision.patch);
         // Base64 has no character to escape, so it is written to its place without copies.
         body.truncate(body.len() - "}}".len());
         body.reserve(patch.len() / 3 * 4 + 64);
