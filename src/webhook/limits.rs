@@ -5,6 +5,8 @@ use std::fmt;
 use std::fs;
 use std::time::Duration;
 
+/// Time until a listener is asked again after it could not accept a connection.
+pub(super) const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Time for a TLS handshake.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for the head of a request, from its first byte.

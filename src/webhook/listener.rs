@@ -4,63 +4,75 @@
 //! connection. An idle connection is therefore kept for longer. A slow client gets less: the head of a request must arrive within `HEAD_TIMEOUT` from its
 //! first byte, and that of the first request from the handshake.
 
+use std::convert::Infallible;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use axum::Router;
 use axum::http::Request;
-use axum_server::accept::Accept;
-use futures::future::BoxFuture;
+use axum::response::Response;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep};
 use tower::Service;
 
-use super::connections::{Connection, Connections, Open, Phase};
-use super::limits::{HEAD_TIMEOUT, IDLE_TIMEOUT, WRITE_TIMEOUT};
+use super::connections::{Connection, Open, Phase};
+use super::limits::{HEAD_LIMIT, HEAD_TIMEOUT, IDLE_TIMEOUT, WRITE_TIMEOUT};
 
-/// Limits the number of connections and adds timeouts to each. Wraps the acceptor that does the TLS, if any.
-#[derive(Clone, Debug)]
-pub(super) struct ConnectionLimiter<A> {
-    inner: A,
-    connections: Arc<Connections>,
+/// Serves a connection until it ends or is evicted; once `draining`, until its request is answered.
+pub(super) async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin>(
+    open: Open,
+    handshake: impl Future<Output = io::Result<S>>,
+    router: Router,
+    mut draining: watch::Receiver<bool>,
+) {
+    let stream = tokio::select! {
+        Ok(stream) = handshake => stream,
+        () = open.evicted() => return,
+        else => return,
+    };
+    open.enter(Phase::Head);
+    let connection = open.clone();
+    let service = service_fn(move |request| respond(router.clone(), connection.clone(), request));
+    let stream = TokioIo::new(TimeoutStream::new(stream, open));
+    let mut served = pin!(http1::Builder::new().max_buf_size(HEAD_LIMIT).serve_connection(stream, service));
+    tokio::select! {
+        biased;
+        _ = served.as_mut() => return,
+        _ = draining.wait_for(|is_draining| *is_draining) => served.as_mut().graceful_shutdown(),
+    }
+    // A client that ends the connection, or sends no HTTP, needs no answer.
+    let _ = served.await;
 }
 
-impl<A> ConnectionLimiter<A> {
-    pub(super) fn new(inner: A, connections: Arc<Connections>) -> Self {
-        Self { inner, connections }
+/// The response to a request, which knows its connection. The connection knows when the request begins and ends.
+fn respond(
+    mut router: Router,
+    connection: Arc<Connection>,
+    mut request: Request<Incoming>,
+) -> impl Future<Output = Result<Response, Infallible>> {
+    connection.enter(Phase::Body);
+    request.extensions_mut().insert(connection.clone());
+    let end = EndGuard(connection);
+    let response = router.call(request);
+    async move {
+        let _end = end;
+        response.await
     }
 }
 
-impl<A, S> Accept<TcpStream, S> for ConnectionLimiter<A>
-where
-    A: Accept<TcpStream, S>,
-    A::Future: Send + 'static,
-    A::Stream: Send,
-    A::Service: Send,
-{
-    type Stream = TimeoutStream<A::Stream>;
-    type Service = RequestTracker<A::Service>;
-    type Future = BoxFuture<'static, io::Result<(Self::Stream, Self::Service)>>;
+/// Records the end of a request, also of one that is cancelled.
+struct EndGuard(Arc<Connection>);
 
-    fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
-        // Nagle's algorithm would delay the last segment of a response.
-        let peer = stream.set_nodelay(true).and_then(|()| stream.peer_addr());
-        let open = peer.map(|peer| self.connections.open(peer.ip().to_canonical()));
-        let accepted = matches!(open, Ok(Some(_))).then(|| self.inner.accept(stream, service));
-        Box::pin(async move {
-            let (Some(open), Some(accepted)) = (open?, accepted) else {
-                return Err(io::Error::other("too many connections"));
-            };
-            let (stream, service) = tokio::select! {
-                accepted = accepted => accepted?,
-                () = open.evicted() => return Err(io::ErrorKind::ConnectionAborted.into()),
-            };
-            open.enter(Phase::Head);
-            let service = RequestTracker { inner: service, connection: open.clone() };
-            Ok((TimeoutStream::new(stream, open), service))
-        })
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        self.0.enter(Phase::Idle);
     }
 }
 
@@ -155,47 +167,6 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for TimeoutStream<IO> {
     }
 }
 
-/// The service of a connection: its requests know the connection, and the connection knows when a request begins and ends.
-#[derive(Clone, Debug)]
-pub(super) struct RequestTracker<S> {
-    inner: S,
-    connection: Arc<Connection>,
-}
-
-/// Records the end of a request, also of one that is cancelled.
-struct EndGuard(Arc<Connection>);
-
-impl Drop for EndGuard {
-    fn drop(&mut self) {
-        self.0.enter(Phase::Idle);
-    }
-}
-
-impl<S, B> Service<Request<B>> for RequestTracker<S>
-where
-    S: Service<Request<B>>,
-    S::Future: Send + 'static,
-{
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = BoxFuture<'static, Result<S::Response, S::Error>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        self.connection.enter(Phase::Body);
-        let guard = EndGuard(self.connection.clone());
-        request.extensions_mut().insert(self.connection.clone());
-        let response = self.inner.call(request);
-        Box::pin(async move {
-            let _guard = guard;
-            response.await
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
@@ -206,6 +177,7 @@ mod tests {
 
     use super::*;
     use crate::webhook::Limits;
+    use crate::webhook::connections::Connections;
 
     /// A stream after its handshake.
     fn stream() -> (TimeoutStream<DuplexStream>, DuplexStream, Arc<Connection>) {

@@ -1,24 +1,24 @@
 //! Serves both ports until they are drained.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum_server::Handle;
-use axum_server::accept::{Accept, DefaultAcceptor};
-use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener as AsyncListener, TcpStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::task::JoinHandle;
+use tokio::sync::watch;
+use tokio::task::{JoinError, JoinHandle, JoinSet};
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
 
 use super::Webhook;
 use super::connections::Connections;
-use super::limits::{HANDSHAKE_TIMEOUT, HEAD_LIMIT, Limits, METRICS_CONNECTIONS};
-use super::listener::ConnectionLimiter;
+use super::limits::{ACCEPT_RETRY, HANDSHAKE_TIMEOUT, Limits, METRICS_CONNECTIONS};
+use super::listener::serve_connection;
 
 /// The shutdown of the server.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +66,7 @@ impl Signals {
 /// Serves until a signal arrives, then drains.
 ///
 /// # Errors
-/// If a listener fails permanently.
+/// If a listener cannot be used.
 pub async fn run(
     webhook: &Arc<Webhook>,
     https: (TcpListener, ServerConfig),
@@ -75,9 +75,13 @@ pub async fn run(
     mut signals: Signals,
 ) -> io::Result<End> {
     let (listener, config) = https;
-    let tls = RustlsAcceptor::new(RustlsConfig::from_config(Arc::new(config))).handshake_timeout(HANDSHAKE_TIMEOUT);
-    let mut https = Port::open(listener, tls, webhook.router(), webhook.connections().clone())?;
-    let mut metrics = Port::open(metrics, DefaultAcceptor, webhook.metrics_router(), metrics_connections())?;
+    let tls = TlsAcceptor::from(Arc::new(config));
+    let handshake = move |stream| {
+        let handshake = tls.accept(stream);
+        async { timeout(HANDSHAKE_TIMEOUT, handshake).await? }
+    };
+    let mut https = Port::open(listener, handshake, webhook.router(), webhook.connections().clone())?;
+    let mut metrics = Port::open(metrics, no_handshake, webhook.metrics_router(), metrics_connections())?;
 
     tokio::select! {
         () = signals.next() => {}
@@ -87,13 +91,11 @@ pub async fn run(
     tracing::info!("shutting down: not ready, still serving for {:?}", drain.delay);
     webhook.drain();
     let drained = async {
-        tokio::time::sleep(drain.delay).await;
+        sleep(drain.delay).await;
         tracing::info!("no new connections are accepted; requests in flight have up to {:?}", drain.timeout);
-        https.handle.graceful_shutdown(Some(drain.timeout));
-        let _ = (&mut https.task).await;
+        https.drain(drain.timeout).await;
         // The metrics port is closed last, so that probes and scrapes work during the whole drain.
-        metrics.handle.shutdown();
-        let _ = (&mut metrics.task).await;
+        metrics.drain(Duration::ZERO).await;
     };
     tokio::select! {
         () = drained => Ok(End::Drained),
@@ -101,33 +103,71 @@ pub async fn run(
     }
 }
 
-/// Serves a router over plain HTTP. Returns only if the listener fails.
+/// Serves a router over plain HTTP. Returns only if the listener cannot be used.
 pub async fn plain(listener: TcpListener, router: Router) -> io::Error {
-    match Port::open(listener, DefaultAcceptor, router, metrics_connections()) {
+    match Port::open(listener, no_handshake, router, metrics_connections()) {
         Ok(port) => ended(port.task.await),
         Err(error) => error,
     }
 }
 
+async fn no_handshake(stream: TcpStream) -> io::Result<TcpStream> {
+    Ok(stream)
+}
+
+/// A port whose connections are served.
 struct Port {
-    handle: Handle<SocketAddr>,
-    task: JoinHandle<io::Result<()>>,
+    is_draining: watch::Sender<bool>,
+    task: JoinHandle<()>,
 }
 
 impl Port {
-    fn open<A>(listener: TcpListener, acceptor: A, router: Router, connections: Arc<Connections>) -> io::Result<Self>
+    fn open<S, F>(
+        listener: TcpListener,
+        handshake: impl Fn(TcpStream) -> F + Send + 'static,
+        router: Router,
+        connections: Arc<Connections>,
+    ) -> io::Result<Self>
     where
-        A: Accept<TcpStream, Router, Service = Router> + Clone + Send + Sync + 'static,
-        A::Stream: AsyncRead + AsyncWrite + Unpin + Send,
-        A::Future: Send + 'static,
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        F: Future<Output = io::Result<S>> + Send + 'static,
     {
         listener.set_nonblocking(true)?;
-        let handle = Handle::new();
-        let mut server = axum_server::from_tcp(listener)?.handle(handle.clone()).http1_only();
-        server.http_builder().http1().max_buf_size(HEAD_LIMIT);
-        let acceptor = ConnectionLimiter::new(acceptor, connections);
-        let task = tokio::spawn(server.acceptor(acceptor).serve(router.into_make_service()));
-        Ok(Self { handle, task })
+        let listener = AsyncListener::from_std(listener)?;
+        let (is_draining, mut draining) = watch::channel(false);
+        let task = tokio::spawn(async move {
+            let mut served = JoinSet::new();
+            loop {
+                let accepted = tokio::select! {
+                    accepted = listener.accept() => accepted,
+                    Some(_) = served.join_next() => continue,
+                    _ = draining.changed() => break,
+                };
+                let Ok((stream, peer)) = accepted else {
+                    // For example, no file descriptor is left.
+                    sleep(ACCEPT_RETRY).await;
+                    continue;
+                };
+                // Nagle's algorithm would delay the last segment of a response.
+                let is_open = stream.set_nodelay(true).is_ok();
+                if let Some(open) = connections.open(peer.ip().to_canonical()).filter(|_| is_open) {
+                    let handshake = handshake(stream);
+                    served.spawn(serve_connection(open, handshake, router.clone(), draining.clone()));
+                }
+            }
+            drop(listener);
+            while served.join_next().await.is_some() {}
+        });
+        Ok(Self { is_draining, task })
+    }
+
+    /// Accepts no more connections, waits for requests in flight, and then closes what is still open.
+    async fn drain(&mut self, limit: Duration) {
+        self.is_draining.send_replace(true);
+        if timeout(limit, &mut self.task).await.is_err() {
+            self.task.abort();
+            let _ = (&mut self.task).await;
+        }
     }
 }
 
@@ -136,10 +176,6 @@ fn metrics_connections() -> Arc<Connections> {
     Connections::new(Limits { connections: METRICS_CONNECTIONS, ..Limits::default() })
 }
 
-fn ended(end: Result<io::Result<()>, tokio::task::JoinError>) -> io::Error {
-    match end {
-        Ok(Err(error)) => error,
-        Err(error) => io::Error::other(error),
-        Ok(Ok(())) => io::Error::other("a listener stopped"),
-    }
+fn ended(end: Result<(), JoinError>) -> io::Error {
+    end.map_or_else(io::Error::other, |()| io::Error::other("a listener stopped"))
 }
