@@ -277,7 +277,7 @@ fn a_journal_keeps_what_sources_held() {
 }
 
 /// A `-cacert` sibling of the source Secret, with the clients' CA between two other CAs.
-fn beside(old: &Authority, partners: [&Authority; 2]) -> SecretSummary {
+fn next_to(old: &Authority, partners: [&Authority; 2]) -> SecretSummary {
     let anchors = [partners[0], old, partners[1]].map(|authority| parsed(authority.der())).to_vec();
     SecretSummary { anchors, ..SecretSummary::default() }
 }
@@ -286,7 +286,7 @@ fn beside(old: &Authority, partners: [&Authority; 2]) -> SecretSummary {
 fn the_managed_sibling_holds_the_source_siblings_cas_with_ours_overlapped() {
     let (old, new, first, last) = (ca("old"), ca("new"), ca("first"), ca("last"));
     let mut scene = Scene::steady(&old);
-    scene.source_sibling = Some(beside(&old, [&first, &last]));
+    scene.source_sibling = Some(next_to(&old, [&first, &last]));
     step(&mut scene);
     let held = |scene: &Scene| subjects(&scene.managed_sibling.as_ref().unwrap().anchors).join(" ");
     assert_eq!(held(&scene), "CN=first CN=old CN=last");
@@ -307,10 +307,10 @@ fn the_managed_sibling_holds_the_source_siblings_cas_with_ours_overlapped() {
 }
 
 #[test]
-fn nobody_has_to_act_where_the_agent_adds_the_new_ca_to_its_own_sibling() {
+fn no_one_has_to_act_where_the_agent_adds_the_new_ca_to_its_own_sibling() {
     let (old, new, partner) = (ca("old"), ca("new"), ca("partner"));
     let mut scene = Scene::steady(&old);
-    scene.source_sibling = Some(beside(&old, [&partner, &partner]));
+    scene.source_sibling = Some(next_to(&old, [&partner, &partner]));
     step(&mut scene);
     let sibling = SourceName::secret("mesh", "gw-cacert");
     scene.readers = vec![reader(ReaderTrust::FirstOf(vec![sibling.clone()]))];
@@ -343,7 +343,7 @@ fn a_sibling_for_other_clients_is_copied() {
 fn writes_no_sibling_where_an_owner_named_the_managed_secret() {
     let (old, first, last) = (ca("old"), ca("first"), ca("last"));
     let mut scene = Scene::steady(&old);
-    scene.source_sibling = Some(beside(&old, [&first, &last]));
+    scene.source_sibling = Some(next_to(&old, [&first, &last]));
     scene.readers = vec![TlsReader { names_managed: true, ..reader(ReaderTrust::NotVerified) }];
     let plan = step(&mut scene);
     assert!(scene.managed_sibling.is_none());
