@@ -35,6 +35,9 @@ fn names_without_cas<'a>(kind: Kind<'_>, object: &'a Json<'a>) -> Vec<(String, &
 /// Servers with a managed certificate that take their clients' CAs from another object, for which every rotation has to
 /// wait.
 pub(super) fn notes(kind: Kind<'_>, object: &Json<'_>, namespace: &str, registry: &Registry) -> Vec<String> {
+    if !can_name_another_source(kind, object) {
+        return Vec::new();
+    }
     let of = |settings: TlsSettings<'_>| {
         let entry = settings.presents.iter().find_map(|named| registry.user_of(&named.place, named.name))?;
         let source = match &settings.trust {
@@ -52,6 +55,16 @@ pub(super) fn notes(kind: Kind<'_>, object: &Json<'_>, namespace: &str, registry
     // A response has room for a few warnings, and a hostile Gateway has thousands of servers.
     notes.truncate(3);
     notes
+}
+
+/// Whether a server can take its clients' CAs from another object than its certificate. With only `credentialName`, as in most Gateways, it
+/// cannot, and its settings need not be read again.
+fn can_name_another_source(kind: Kind<'_>, object: &Json<'_>) -> bool {
+    let mut servers = object["spec"]["servers"].as_array().into_iter().flatten();
+    let has_choice = |server: &Json<'_>| {
+        ["caCertCredentialName", "credentialNames"].iter().any(|field| server["tls"].get(field).is_some())
+    };
+    kind.group != "networking.istio.io" || kind.kind != "Gateway" || servers.any(has_choice)
 }
 
 /// Whether the agent writes this ConfigMap or a copy of it. The message about a blocked rewrite then names it.

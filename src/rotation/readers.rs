@@ -40,6 +40,9 @@ pub struct TlsReader {
     pub pins: Vec<String>,
     /// Whether it has annotation `trustspan.dev/rewrite: disabled`.
     pub opted_out: bool,
+    /// It is a DestinationRule that another namespace exports: the webhook rewrites it only if that namespace has a GatewaySecret with the
+    /// same source Secret, since it can be for other gateways.
+    pub is_exported: bool,
 }
 
 /// Where a reader takes its peers' CAs from.
@@ -153,6 +156,8 @@ fn readers_of(entry: &Entry, object: &Value, pods: &[&Value]) -> Vec<TlsReader> 
         }
         let trust = trust(&settings.trust, entry, kind);
         let is_verified = trust != ReaderTrust::NotVerified;
+        let is_exported =
+            |named: &&Named<'_>| matches!(named.place, Place::AllGateways { from } if from != entry.namespace);
         let is_rewritten = record.contains(&format!("\"{}\"", settings.pointer()));
         readers.push(TlsReader {
             object: format!("{} {}/{}", kind.kind, text("namespace"), text("name")),
@@ -171,6 +176,7 @@ fn readers_of(entry: &Entry, object: &Value, pods: &[&Value]) -> Vec<TlsReader> 
                 .collect(),
             pins: settings.pins.iter().filter(|_| is_verified).map(|pin| (*pin).to_owned()).collect(),
             opted_out,
+            is_exported: own.iter().any(is_exported),
         });
     }
     readers
@@ -247,11 +253,15 @@ impl TlsReader {
             presents_also: Vec::new(),
             pins: Vec::new(),
             opted_out: false,
+            is_exported: false,
         }
     }
 
     fn reads_as(&self, other: &Self) -> bool {
-        let flags = |reader: &Self| (reader.is_client, reader.presents_source, reader.names_managed, reader.opted_out);
+        let flags = |reader: &Self| {
+            let TlsReader { is_client, presents_source, names_managed, opted_out, is_exported, .. } = reader;
+            [is_client, presents_source, names_managed, opted_out, is_exported].map(|flag| *flag)
+        };
         let read = |reader: &Self| (flags(reader), reader.trust.clone());
         read(self) == read(other) && self.presents_also == other.presents_also && self.pins == other.pins
     }
@@ -399,6 +409,22 @@ mod tests {
         let pod = |namespace: &str| json!({"metadata": {"namespace": namespace, "labels": {"app": "edge", "istio": "ingressgateway"}}});
         let number = |pods: &[&Value]| readers(&entry, [&object], pods).len() - 1;
         assert_eq!((number(&[]), number(&[&pod("mesh")]), number(&[&pod("other")])), (0, 1, 0));
+    }
+
+    #[test]
+    fn a_rule_of_another_namespace_counts_as_exported_unless_it_is_limited_to_its_own() {
+        let entry = entry("mesh", "root", "gw");
+        let exported = |namespace: &str, export_to: Value| {
+            let rule = json!({
+                "apiVersion": "networking.istio.io/v1", "kind": "DestinationRule",
+                "metadata": {"namespace": namespace, "name": "upstream"},
+                "spec": {"exportTo": export_to, "trafficPolicy": {"tls": {"mode": "MUTUAL", "credentialName": "root"}}},
+            });
+            readers(&entry, [&rule], &[]).get(1).map(|reader| reader.is_exported)
+        };
+        assert_eq!(exported("apps", Value::Null), Some(true));
+        assert_eq!(exported("apps", json!(["."])), None, "it is for gateways of namespace apps");
+        assert_eq!(exported("mesh", Value::Null), Some(false));
     }
 
     #[test]

@@ -496,10 +496,10 @@ fn source_help(view: &View<'_>, reader: &TlsReader, source: &SourceName) -> Stri
     let is_local_map = source.kind == SourceKind::ConfigMap && source.namespace == *namespace;
     let is_of = |map: &&CaConfigMap<'_>| source.name == map.name || source.name == managed_config_map_name(&map.name);
     if sibling_or_self(namespace, entry.source_name()).contains(source) {
-        return rename_help(reader);
+        return rename_help(entry, reader);
     }
     if let Some(map) = view.snapshot.config_maps.iter().filter(|_| is_local_map).find(is_of) {
-        return config_map_blocker(view, map).unwrap_or_else(|| rename_help(reader));
+        return config_map_blocker(view, map).unwrap_or_else(|| rename_help(entry, reader));
     }
     if *source == managed_sibling(entry) {
         return format!("Delete it: kubectl delete secret {} -n {namespace}", source.name);
@@ -524,15 +524,23 @@ fn extend_trust_command(entry: &Entry, source: &SourceName) -> String {
     )
 }
 
-/// How to make a Gateway that names the source Secret use the managed Secret.
-fn rename_help(reader: &TlsReader) -> String {
+/// How to make an object that names the source Secret use the managed Secret.
+fn rename_help(entry: &Entry, reader: &TlsReader) -> String {
     let TlsReader { resource, namespace, .. } = reader;
-    match reader.opted_out {
-        true => format!(
+    if reader.opted_out {
+        return format!(
             "Allow the webhook to rewrite it: kubectl annotate {resource} -n {namespace} trustspan.dev/rewrite-"
-        ),
-        false => "The webhook rewrites it as soon as nothing blocks that. trustspan check shows what does".to_owned(),
+        );
     }
+    if reader.is_exported {
+        return format!(
+            "The webhook rewrites it if namespace {namespace} has a GatewaySecret for Secret {}. Otherwise let it name Secret {}, or limit it \
+             to gateways of its namespace (spec.exportTo: [\".\"])",
+            entry.source_name(),
+            entry.managed_name()
+        );
+    }
+    "The webhook rewrites it as soon as nothing blocks that. trustspan check shows what does".to_owned()
 }
 
 /// What a person has to do about a ConfigMap of `spec.clients.caConfigMapNames`.
@@ -551,7 +559,7 @@ pub(super) fn config_map_blocker(view: &View<'_>, map: &CaConfigMap<'_>) -> Opti
 fn presents_source(view: &View<'_>) -> Option<String> {
     let direct: Vec<_> = view.snapshot.readers.iter().filter(|reader| reader.presents_source).collect();
     let named = few(direct.iter().map(|reader| reader.object.clone()))?;
-    let help = rename_help(direct.first()?);
+    let help = rename_help(view.entry, direct.first()?);
     let source = view.entry.source_name();
     Some(format!("{named} presents Secret {source} itself, so it would switch as soon as that is reissued. {help}"))
 }

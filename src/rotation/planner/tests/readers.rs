@@ -174,6 +174,12 @@ fn the_source_is_not_reissued_under_a_gateway_that_presents_it() {
     let plan = scene.reconcile();
     assert_eq!(reissues(&plan), [""; 0]);
     assert!(plan.waits.iter().any(|wait| wait.reason.contains("trustspan.dev/rewrite")), "{:?}", plan.waits);
+    let rule = TlsReader::of("DestinationRule apps/upstream", "", ReaderTrust::NotVerified);
+    let namespace = "apps".to_owned();
+    scene.readers = vec![TlsReader { presents_source: true, is_exported: true, namespace, ..rule }];
+    let waits = scene.reconcile().waits;
+    let advice = "rewrites it if namespace apps has a GatewaySecret for Secret root. Otherwise let it name Secret gw";
+    assert!(waits.iter().any(|wait| wait.needs_action && wait.reason.contains(advice)), "{waits:?}");
 }
 
 #[test]
