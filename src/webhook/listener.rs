@@ -32,11 +32,11 @@ pub(super) async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin>(
     router: Router,
     mut draining: watch::Receiver<bool>,
 ) {
-    let stream = tokio::select! {
-        Ok(stream) = handshake => stream,
+    let accepted = tokio::select! {
+        accepted = handshake => accepted,
         () = open.evicted() => return,
-        else => return,
     };
+    let Ok(stream) = accepted else { return };
     open.enter(Phase::Head);
     let connection = open.clone();
     let service = service_fn(move |request| respond(router.clone(), connection.clone(), request));
@@ -186,6 +186,16 @@ mod tests {
         open.enter(Phase::Head);
         let connection = open.clone();
         (TimeoutStream::new(near, open), far, connection)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_ends_when_its_handshake_fails() {
+        let connections = Connections::new(Limits::default());
+        let open = connections.open(Ipv4Addr::LOCALHOST.into()).unwrap();
+        let handshake = async { Err::<DuplexStream, _>(io::ErrorKind::InvalidData.into()) };
+        let (_draining, receiver) = watch::channel(false);
+        let served = serve_connection(open, handshake, Router::new(), receiver);
+        timeout(HEAD_TIMEOUT, served).await.expect("it ends");
     }
 
     async fn is_quiet(io: &mut TimeoutStream<DuplexStream>, time: Duration) -> bool {

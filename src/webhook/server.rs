@@ -149,10 +149,10 @@ impl Port {
                     continue;
                 };
                 // Nagle's algorithm would delay the last segment of a response.
-                let is_open = stream.set_nodelay(true).is_ok();
-                if let Some(open) = connections.open(peer.ip().to_canonical()).filter(|_| is_open) {
-                    let handshake = handshake(stream);
-                    served.spawn(serve_connection(open, handshake, router.clone(), draining.clone()));
+                if stream.set_nodelay(true).is_ok()
+                    && let Some(open) = connections.open(peer.ip().to_canonical())
+                {
+                    served.spawn(serve_connection(open, handshake(stream), router.clone(), draining.clone()));
                 }
             }
             drop(listener);
