@@ -47,7 +47,7 @@ struct Status {
 /// The body of the response to the review with this uid.
 ///
 /// # Errors
-/// If the patch cannot be written as JSON.
+/// If the response cannot be written as JSON.
 pub fn answer(uid: &str, decision: &Decision) -> Result<String, serde_json::Error> {
     let allowed = decision.verdict() != Verdict::Deny;
     let mut body = serde_json::to_string(&ReviewResponse {
