@@ -5,7 +5,7 @@ use crate::api::Kind;
 use crate::api::names::managed_config_map_name;
 use crate::json::Json;
 use crate::registry::{Entry, Registry};
-use crate::rewrite::{TlsSettings, TrustSource, tls_settings};
+use crate::rewrite::{TlsSettings, TrustSource, can_trust_another_source, tls_settings};
 use crate::trust::{Finding, Severity};
 
 /// Servers that accept every client, or reset every connection. One that the stored object already has only warns, so that its other fields
@@ -35,7 +35,7 @@ fn names_without_cas<'a>(kind: Kind<'_>, object: &'a Json<'a>) -> Vec<(String, &
 /// Servers with a managed certificate that take their clients' CAs from another object, for which every rotation has to
 /// wait.
 pub(super) fn notes(kind: Kind<'_>, object: &Json<'_>, namespace: &str, registry: &Registry) -> Vec<String> {
-    if !can_name_another_source(kind, object) {
+    if !can_trust_another_source(kind, object) {
         return Vec::new();
     }
     let of = |settings: TlsSettings<'_>| {
@@ -55,16 +55,6 @@ pub(super) fn notes(kind: Kind<'_>, object: &Json<'_>, namespace: &str, registry
     // A response has room for a few warnings, and a hostile Gateway has thousands of servers.
     notes.truncate(3);
     notes
-}
-
-/// Whether a server can take its clients' CAs from another object than its certificate. With only `credentialName`, as in most Gateways, it
-/// cannot, and its settings need not be read again.
-fn can_name_another_source(kind: Kind<'_>, object: &Json<'_>) -> bool {
-    let mut servers = object["spec"]["servers"].as_array().into_iter().flatten();
-    let has_choice = |server: &Json<'_>| {
-        ["caCertCredentialName", "credentialNames"].iter().any(|field| server["tls"].get(field).is_some())
-    };
-    kind.group != "networking.istio.io" || kind.kind != "Gateway" || servers.any(has_choice)
 }
 
 /// Whether the agent writes this ConfigMap or a copy of it. The message about a blocked rewrite then names it.

@@ -84,6 +84,11 @@ pub fn tls_settings<'a>(kind: Kind<'_>, object: &'a Json<'a>, namespace: &'a str
     kinds::find(kind).map(|rule| (rule.tls_settings)(object, namespace)).unwrap_or_default()
 }
 
+/// Whether an object can have settings whose CAs come from another object than their certificate. Takes less time than to read them.
+pub fn can_trust_another_source(kind: Kind<'_>, object: &Json<'_>) -> bool {
+    kinds::find(kind).is_some_and(|rule| (rule.can_trust_another_source)(object))
+}
+
 impl<'a> From<Reference<'a>> for Named<'a> {
     fn from(Reference { node, name, place, .. }: Reference<'a>) -> Self {
         Self { node, name, place }

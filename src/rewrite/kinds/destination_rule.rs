@@ -16,6 +16,7 @@ pub(super) const RULE: RewriteRule = RewriteRule {
     kinds: &["DestinationRule"],
     references,
     tls_settings,
+    can_trust_another_source: |_| true,
     has_template: false,
 };
 

@@ -15,6 +15,7 @@ pub(super) const CLIENT_TRAFFIC_POLICY: RewriteRule = RewriteRule {
     kinds: &["ClientTrafficPolicy"],
     references: |_, _| Vec::new(),
     tls_settings,
+    can_trust_another_source: |_| true,
     has_template: false,
 };
 

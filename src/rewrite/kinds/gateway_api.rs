@@ -19,6 +19,7 @@ pub(super) const GATEWAY: RewriteRule = RewriteRule {
     kinds: &["Gateway"],
     references,
     tls_settings,
+    can_trust_another_source: |_| true,
     has_template: false,
 };
 

@@ -18,6 +18,7 @@ pub(super) const RULE: RewriteRule = RewriteRule {
     kinds: &["Gateway"],
     references,
     tls_settings,
+    can_trust_another_source,
     has_template: false,
 };
 
@@ -30,6 +31,15 @@ fn references<'a>(object: &'a Json<'a>, _namespace: &'a str) -> Vec<Reference<'a
         references.extend(ca_certificate(&tls, &proxies).or_else(|| config_map(&tls)));
     }
     references
+}
+
+/// With only `credentialName`, as in most Gateways, its Secret decides about the CAs, too.
+fn can_trust_another_source<'a>(object: &'a Json<'a>) -> bool {
+    let mut servers = object["spec"]["servers"].as_array().into_iter().flatten();
+    servers.any(|server| {
+        let tls = &server["tls"];
+        tls.get("caCertCredentialName").is_some() || tls.get("credentialNames").is_some()
+    })
 }
 
 /// The Secret is in the namespace of the selected workloads, not in that of the Gateway.

@@ -22,6 +22,8 @@ pub(super) struct RewriteRule {
     pub(super) references: for<'a> fn(&'a Json<'a>, &'a str) -> Vec<Reference<'a>>,
     /// The TLS settings of each server, listener or upstream in an object of the kind, in a namespace.
     pub(super) tls_settings: for<'a> fn(&'a Json<'a>, &'a str) -> Vec<TlsSettings<'a>>,
+    /// Whether an object can have TLS settings whose CAs come from another object than their certificate.
+    pub(super) can_trust_another_source: for<'a> fn(&'a Json<'a>) -> bool,
     /// Whether the object has a pod template, whose change causes a rollout.
     pub(super) has_template: bool,
 }

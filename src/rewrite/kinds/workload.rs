@@ -13,6 +13,7 @@ pub(super) const RULE: RewriteRule = RewriteRule {
     references,
     // Workloads have no TLS settings of a gateway.
     tls_settings: |_, _| Vec::new(),
+    can_trust_another_source: |_| false,
     has_template: true,
 };
 
