@@ -120,12 +120,13 @@ impl<'c> World<'c> {
         let listener = runtime.block_on(TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))))?;
         let address = listener.local_addr()?;
         runtime.spawn(Arc::clone(&pool).serve(listener));
+        wait_served(&runtime, &gateways, &shelf, &certificates.clients()[0].0)?;
+        // The time of a record starts with the traffic: what passes before counts as too few handshakes.
         let journal = Arc::new(Journal::new(log));
         journal.step("steady");
         let (restarts, over) = (AtomicU32::new(0), AtomicBool::new(false));
         let served = Box::new(move |port| pool.story(port));
         let around = Arc::new(ClusterSnapshot { shelf, journal, served, pace, restarts, over });
-        wait_served(&runtime, &gateways, &around.shelf, &certificates.clients()[0].0)?;
         let targets: Arc<[_]> = [Target { host: HOST.to_owned(), address }].into();
         let start = |(name, load_once)| {
             let (targets, around) = (Arc::clone(&targets), Arc::clone(&around));
