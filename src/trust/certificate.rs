@@ -11,6 +11,7 @@ use x509_parser::prelude::{FromDer, X509Version};
 
 use super::der;
 use super::name;
+use super::signature_verdict::FirstVerdict;
 
 /// A certificate with the fields that verdicts use.
 #[derive(Clone, Debug)]
@@ -46,6 +47,8 @@ pub struct Certificate {
     pub authority_key_id: Option<Vec<u8>>,
     /// Subject alternative names.
     pub names: Vec<AltName>,
+    /// Whether its issuer signed it, once that was asked.
+    pub(crate) signature: FirstVerdict,
 }
 
 /// By fingerprint: all fields are read from the same bytes.
@@ -110,6 +113,7 @@ impl Certificate {
             subject_key_id: None,
             authority_key_id: None,
             names: Vec::new(),
+            signature: FirstVerdict::default(),
         };
         for extension in x509.extensions() {
             certificate.take(extension.parsed_extension());

@@ -34,6 +34,7 @@ pub mod rules;
 mod secret;
 mod secret_usage;
 mod severities;
+pub(crate) mod signature_verdict;
 mod tls_consumer;
 
 pub use carry_over::carry_over;

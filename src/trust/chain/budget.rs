@@ -5,16 +5,12 @@ use std::collections::HashMap;
 
 use super::Refused;
 use super::parsed_cert::{ParsedCert, Signed};
-use super::signature::{self, Key, SignatureFault};
+use super::signature::{self, Key};
 use crate::trust::limits::{
     CHAIN_SIGNATURES, CRL_STEPS, ISSUER_SIGNATURES, ISSUER_STEPS, LIST_SIGNATURES, NAME_STEPS, OWN_SIGNATURES,
     PATH_STEPS, SIGNATURES,
 };
-
-/// SHA-256 over a SubjectPublicKeyInfo: a hostile one has hundreds of kilobytes.
-type PublicKey = [u8; 32];
-/// Whether a signature is valid.
-type Verdict = Result<(), SignatureFault>;
+use crate::trust::signature_verdict::{PublicKey, Verdict};
 
 /// The remaining cost of all paths of one verdict, or of the verdicts on many chains.
 pub(crate) struct Budget {
@@ -117,8 +113,8 @@ impl Budget {
         Ok(())
     }
 
-    /// Verifies a signature, and deducts its cost.
-    fn signature(&mut self, signed: &Signed<'_>, key: &[u8]) -> Result<Verdict, Refused> {
+    /// Deducts the cost of a signature.
+    fn take_signature(&mut self, signed: &Signed<'_>, key: &[u8]) -> Result<(), Refused> {
         let cost = cost(key, signed.body.len());
         if self.own >= cost && self.owned >= cost {
             self.own -= cost;
@@ -126,7 +122,7 @@ impl Budget {
         } else {
             self.signatures = self.signatures.checked_sub(cost).ok_or(Refused::Budget)?;
         }
-        Ok(signature::verify(signed, key))
+        Ok(())
     }
 
     /// Verifies a link of a path, once.
@@ -135,22 +131,36 @@ impl Budget {
         if self.granted.get(fingerprint).is_some_and(|keys| keys.contains(signer.key_digest())) {
             return Ok(Ok(()));
         }
-        self.verified(fingerprint, &parsed.signed, signer)
+        let (signed, key) = (&parsed.signed, &signer.certificate.public_key);
+        let verify = || parsed.certificate.signature.by(signer.key_digest(), || signature::verify(signed, key));
+        self.once(fingerprint, signed, signer, verify)
     }
 
-    /// Verifies the signature of the certificate or list with this fingerprint, once.
-    pub(super) fn verified(
+    /// Verifies the signature of the list with this fingerprint, once.
+    pub(super) fn list(
         &mut self,
         fingerprint: &str,
         signed: &Signed<'_>,
         signer: &ParsedCert<'_>,
+    ) -> Result<Verdict, Refused> {
+        self.once(fingerprint, signed, signer, || signature::verify(signed, &signer.certificate.public_key))
+    }
+
+    fn once(
+        &mut self,
+        fingerprint: &str,
+        signed: &Signed<'_>,
+        signer: &ParsedCert<'_>,
+        verify: impl FnOnce() -> Verdict,
     ) -> Result<Verdict, Refused> {
         let key = signer.key_digest();
         let known = self.known.get(fingerprint).into_iter().flatten().find(|(known, _)| known == key);
         if let Some((_, verdict)) = known {
             return Ok(*verdict);
         }
-        let verdict = self.signature(signed, &signer.certificate.public_key)?;
+        // Deducted even if the certificate knows the verdict, so that no verdict depends on earlier ones.
+        self.take_signature(signed, &signer.certificate.public_key)?;
+        let verdict = verify();
         self.known.entry(fingerprint.to_owned()).or_default().push((*key, verdict));
         Ok(verdict)
     }

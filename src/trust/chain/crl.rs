@@ -6,12 +6,12 @@ use x509_parser::revocation_list::CertificateRevocationList;
 
 use super::name::Name;
 use super::parsed_cert::{self, AuthorityKeyId, CRL_SIGN, KEY_CERT_SIGN, ParsedCert};
-use super::signature::SignatureFault;
 use super::{Budget, Refused, Store};
 use crate::trust::Certificate;
 use crate::trust::certificate::{hex, sha256, timestamp};
 use crate::trust::der::{self, Cbs, SEQUENCE};
 use crate::trust::name;
+use crate::trust::signature_verdict::SignatureFault;
 
 /// A revocation list.
 #[derive(Clone, PartialEq, Eq)]
@@ -275,7 +275,7 @@ fn apply(
         return Err(Refused::CrlOutdated { issuer: issuer() });
     }
     let Some((signed, _)) = parsed_cert::signed(&crl.der) else { return unusable("it is malformed") };
-    match budget.verified(&crl.fingerprint, &signed, signer)? {
+    match budget.list(&crl.fingerprint, &signed, signer)? {
         Ok(()) => {}
         Err(SignatureFault::Wrong) => return unusable("the CA did not sign it; publish it again"),
         Err(SignatureFault::Unsupported) => {

@@ -6,9 +6,10 @@ use jiff::Timestamp;
 
 use super::name::Name;
 use super::parsed_cert::{KEY_CERT_SIGN, ParsedCert};
-use super::{Accepted, Anchor, Budget, Refused, Store, signature};
+use super::{Accepted, Anchor, Budget, Refused, Store};
 use crate::trust::Certificate;
 use crate::trust::limits::MAX_PATHS;
+use crate::trust::signature_verdict::SignatureFault;
 
 /// `X509_VERIFY_PARAM`'s default depth of 100 counts neither the leaf nor the anchor.
 const MAX_PATH: usize = 102;
@@ -122,7 +123,7 @@ pub(crate) fn signers(certificate: &Certificate) -> impl FnMut(&Certificate) -> 
         let issuer = ParsedCert::read(issuer);
         let Some((subject, issuer)) = subject.as_ref().zip(issuer.as_ref()) else { return false };
         issued(issuer, subject)
-            && budget.link(subject, issuer).is_ok_and(|verdict| verdict != Err(signature::SignatureFault::Wrong))
+            && budget.link(subject, issuer).is_ok_and(|verdict| verdict != Err(SignatureFault::Wrong))
     }
 }
 

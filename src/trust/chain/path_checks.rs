@@ -8,8 +8,9 @@ use jiff::Timestamp;
 use super::budget::Budget;
 use super::parsed_cert::{DIGITAL_SIGNATURE, ParsedCert};
 use super::path::{Path, issued};
-use super::signature::{self, Key, SignatureFault};
+use super::signature::{self, Key};
 use super::{HostNames, Presented, Purpose, Refused, Store, constraints, crl};
+use crate::trust::signature_verdict::SignatureFault;
 
 /// Checks a path in BoringSSL's order. The part that it shares with an `accepted` one is not verified again.
 pub(super) fn path(

@@ -5,15 +5,7 @@ use aws_lc_rs::signature::{self as sig, ParsedPublicKey, UnparsedPublicKey, Veri
 use super::parsed_cert::{self, Signed};
 use crate::trust::Certificate;
 use crate::trust::der::{self, Cbs, SEQUENCE};
-
-/// Why a signature is not accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SignatureFault {
-    /// An algorithm that cannot be verified here.
-    Unsupported,
-    /// Another key signed, or the content has changed.
-    Wrong,
-}
+use crate::trust::signature_verdict::{SignatureFault, Verdict};
 
 /// The kind of a public key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +127,7 @@ pub(crate) fn broken_hash(certificate: &Certificate) -> Option<&'static str> {
 }
 
 /// Verifies (`X509_verify`). Measured: Envoy accepts SHA-1 and RSA of 1024 bits, but not MD5.
-pub(super) fn verify(signed: &Signed<'_>, issuer_key: &[u8]) -> Result<(), SignatureFault> {
+pub(super) fn verify(signed: &Signed<'_>, issuer_key: &[u8]) -> Verdict {
     if !signed.is_consistent {
         return Err(SignatureFault::Wrong);
     }
