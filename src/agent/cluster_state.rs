@@ -100,7 +100,7 @@ impl WatchedNames {
         }
     }
 
-    /// The number of watches.
+    /// The number of watches, including those that it shares with other GatewaySecrets.
     pub(super) fn number(&self) -> usize {
         const MIRRORED_FILES: usize = 1;
         let by_name = self.secrets.len() + self.config_maps.len();
@@ -508,7 +508,8 @@ pub async fn issued_ca(
 /// cert-manager's objects in one namespace.
 struct CertManagerState {
     certificates: Vec<DynamicObject>,
-    requests: Vec<DynamicObject>,
+    /// The CertificateRequests of Certificates, by the name of the Certificate and the revision.
+    requests: BTreeMap<(String, String), Vec<DynamicObject>>,
 }
 
 impl CertManagerState {
@@ -522,14 +523,20 @@ impl CertManagerState {
                 Err(error) => Err(AgentError::api("list", plural, "", error)),
             }
         };
-        // Requests last, so that they include the request of each Certificate's current revision.
-        Ok(Self {
-            certificates: list("Certificate", "certificates.cert-manager.io").await?,
-            requests: match has_clients {
-                true => list("CertificateRequest", "certificaterequests.cert-manager.io").await?,
-                false => Vec::new(),
-            },
-        })
+        let certificates = list("Certificate", "certificates.cert-manager.io").await?;
+        let mut requests: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        if has_clients {
+            // Requests last, so that they include the request of each Certificate's current revision.
+            for request in list("CertificateRequest", "certificaterequests.cert-manager.io").await? {
+                let annotation = |key: &str| request.metadata.annotations.as_ref()?.get(key).cloned();
+                let certificate = annotation("cert-manager.io/certificate-name");
+                let of = certificate.zip(annotation("cert-manager.io/certificate-revision"));
+                if let Some(of) = of {
+                    requests.entry(of).or_default().push(request);
+                }
+            }
+        }
+        Ok(Self { certificates, requests })
     }
 
     /// Reads the objects in the other namespaces of clients and CAs. Returns also the namespaces that cannot be listed: an error in one
@@ -631,14 +638,8 @@ impl CertManagerState {
     }
 
     fn requests_of(&self, certificate: &DynamicObject, revision: i64) -> impl Iterator<Item = &DynamicObject> {
-        let (name, revision) = (certificate.metadata.name.clone(), revision.to_string());
-        let is_of = move |request: &&DynamicObject| {
-            let annotation = |key: &str| request.metadata.annotations.as_ref()?.get(key).cloned();
-            name.is_some()
-                && annotation("cert-manager.io/certificate-name") == name
-                && annotation("cert-manager.io/certificate-revision").as_ref() == Some(&revision)
-        };
-        self.requests.iter().filter(is_of)
+        let of = certificate.metadata.name.clone().map(|name| (name, revision.to_string()));
+        of.and_then(|of| self.requests.get(&of)).into_iter().flatten()
     }
 }
 
