@@ -8,13 +8,15 @@ use kube::Client;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep};
 
+use super::watches::SharedWatches;
+
 /// Requests in each resync interval, without a change.
 const REQUESTS: u32 = 600;
 /// Requests that may be made at once, after a quiet time: when the agent starts, or while all CAs of a namespace are rotated.
 const BURST: u32 = 4_000;
 /// Reconciles at the same time.
 const RECONCILES: usize = 2;
-/// Watches. Each has a connection. A GatewaySecret with 256 named clients has less than 300.
+/// Watches. Each has a connection, and some are counted that are shared. A GatewaySecret with 256 named clients has less than 300.
 const WATCHES: usize = 384;
 /// Time in which one request about a TrustConsumer is earned whose objects may not be read, over all namespaces.
 const REFUSED_INTERVAL: Duration = Duration::from_millis(100);
@@ -67,6 +69,8 @@ pub(super) struct NamespaceBudget {
     asking: Arc<Semaphore>,
     reconciling: Arc<Semaphore>,
     watching: Arc<Semaphore>,
+    /// Watches of its GatewaySecrets.
+    pub(super) shared_watches: SharedWatches,
 }
 
 impl NamespaceBudget {
@@ -86,6 +90,7 @@ impl NamespaceBudget {
             asking: Arc::new(Semaphore::new(1)),
             reconciling: Arc::new(Semaphore::new(RECONCILES)),
             watching: Arc::new(Semaphore::new(WATCHES)),
+            shared_watches: SharedWatches::default(),
         }
     }
 

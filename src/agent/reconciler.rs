@@ -6,7 +6,6 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::sync::watch::{self, error::RecvError};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
-use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::backoff::{self, Backoff, Retry};
@@ -21,7 +20,8 @@ use super::reconcile_trigger::ReconcileInput;
 use super::reconciler_checks::{ReconcilerChecks, SourceOutcome};
 use super::rollouts::RolloutStatuses;
 use super::trust_bundles;
-use super::{AgentError, RECONCILE_TIMEOUT, apply, describe, observe_status, readiness, resolution, watches};
+use super::watches::Watches;
+use super::{AgentError, RECONCILE_TIMEOUT, apply, describe, observe_status, readiness, resolution};
 use crate::api::{ConditionStatus, GatewaySecretStatus, SourceKind};
 use crate::health::CheckResult;
 use crate::registry::Entry;
@@ -194,7 +194,7 @@ impl Reconciler {
     }
 
     /// Watches what was read. Without a permit, changes are found at each resync.
-    fn watch(&mut self, names: &WatchedNames, event: &Arc<Notify>) -> Option<(JoinSet<()>, OwnedSemaphorePermit)> {
+    fn watch(&mut self, names: &WatchedNames, event: &Arc<Notify>) -> Option<(Watches, OwnedSemaphorePermit)> {
         let entry = &self.input.borrow().entry;
         let permit = self.budget.watch(names.number());
         if permit.is_none() && !std::mem::replace(&mut self.is_unwatched, true) {
@@ -206,7 +206,8 @@ impl Reconciler {
             );
         }
         let permit = permit?;
-        Some((watches::start(&self.budget.client, entry, names.clone(), event), permit))
+        let budget = &self.budget;
+        Some((Watches::start((&budget.client, &budget.shared_watches), entry, names, event), permit))
     }
 
     /// Reads the cluster, plans, and applies the steps. Returns when to reconcile again although nothing changes.
