@@ -16,7 +16,7 @@ const REQUESTS: u32 = 600;
 const BURST: u32 = 4_000;
 /// Reconciles at the same time.
 const RECONCILES: usize = 2;
-/// Watches. Each has a connection, and some are counted that are shared. A GatewaySecret with 256 named clients has less than 300.
+/// Watches, and three that all GatewaySecrets share. Each has a connection. A GatewaySecret with 256 named clients has less than 300.
 const WATCHES: usize = 384;
 /// Time in which one request about a TrustConsumer is earned whose objects may not be read, over all namespaces.
 const REFUSED_INTERVAL: Duration = Duration::from_millis(100);

@@ -100,11 +100,12 @@ impl WatchedNames {
         }
     }
 
-    /// The number of watches, including those that it shares with other GatewaySecrets.
+    /// The number of watches, without those of the GatewaySecret's namespace, which all GatewaySecrets there share.
     pub(super) fn number(&self) -> usize {
-        const MIRRORED_FILES: usize = 1;
         let by_name = self.secrets.len() + self.config_maps.len();
-        by_name + self.namespaces.len() + self.consumer_namespaces.len() + MIRRORED_FILES
+        // Both include that namespace.
+        let elsewhere = [self.namespaces.len(), self.consumer_namespaces.len()].map(|all| all.saturating_sub(1));
+        by_name + elsewhere.iter().sum::<usize>()
     }
 }
 

@@ -141,7 +141,7 @@ fn tenant_objects_with_rights_have_a_limited_number_of_watches(cluster: &Cluster
 fn watches(cluster: &Cluster, from: usize, namespace: &str) -> Result<usize> {
     let requests = of_agent(cluster, from, &[namespace])?.into_iter();
     let watches = requests.filter(|one| one.namespace == namespace && one.verb == "watch");
-    // All GatewaySecrets of the namespace watch the same kinds without a name.
+    // Watches of a kind in the namespace have no name.
     let (named, of_kinds): (Vec<_>, Vec<_>) = watches.partition(|one| !one.name.is_empty());
     let named: BTreeSet<_> = named.into_iter().map(|one| (one.resource, one.name)).collect();
     Ok(named.len() + of_kinds.len())
