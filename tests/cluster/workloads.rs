@@ -79,6 +79,10 @@ fn a_second_apply_changes_nothing(cluster: &Cluster) -> Result<()> {
         stage.apply(&quiet)?;
         let after = stored()?;
         ensure!(after == before, "the second apply changed {before} to {after}");
+        // The order is final now.
+        let before = stage.version("statefulset", "quiet")?;
+        stage.apply(&quiet)?;
+        ensure!(stage.version("statefulset", "quiet")? == before, "the third apply changed {before:?}");
         Ok(())
     })
 }

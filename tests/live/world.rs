@@ -121,7 +121,7 @@ impl<'c> World<'c> {
         let address = listener.local_addr()?;
         runtime.spawn(Arc::clone(&pool).serve(listener));
         wait_served(&runtime, &gateways, &shelf, &certificates.clients()[0].0)?;
-        // The time of a record starts with the traffic: what passes before counts as too few handshakes.
+        // A record starts with the traffic: a wait before it would count as seconds with too few handshakes.
         let journal = Arc::new(Journal::new(log));
         journal.step("steady");
         let (restarts, over) = (AtomicU32::new(0), AtomicBool::new(false));
