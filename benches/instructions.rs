@@ -7,6 +7,10 @@ use std::env;
 
 use fixtures::{cas, deployment, gateway, managed, mutated, pair, registry, review, unmanaged, update, validated};
 
+/// That of the binary.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() {
     let arguments: Vec<_> = env::args().collect();
     let [_, case, count, ..] = arguments.as_slice() else { return println!("usage: instructions CASE N") };

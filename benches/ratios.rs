@@ -122,7 +122,7 @@ fn rewritten(text: &str, registry: &Registry) {
         .map(|object| {
             let review = review(&object.value);
             let review = Review::parse(&review, Limits::default().review).expect("a review");
-            (object.pointer(), admission::mutate(&review.request("agent"), registry, Timestamp::now()).patch)
+            (object.pointer(), admission::mutate(&review.request("agent"), registry, Timestamp::now()).patch.parse())
         })
         .collect();
     assert!(patches.iter().all(|(_, patch)| !patch.0.is_empty()), "expected each Gateway to be renamed");

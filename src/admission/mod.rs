@@ -22,9 +22,8 @@ mod secret_write;
 mod unknown_gateway_secret;
 mod validate;
 
-use json_patch::Patch;
-
 use crate::json::Json;
+use crate::rewrite::PatchText;
 
 pub use crate::api::Kind;
 use crate::trust::{Finding, Severity, Verdict};
@@ -147,7 +146,7 @@ pub enum Operation {
 #[derive(Clone, Debug, Default)]
 pub struct Decision {
     /// Changes to the object; empty for none.
-    pub patch: Patch,
+    pub patch: PatchText,
     /// Findings of rules. One with severity `deny` rejects the request; the others are warnings.
     pub findings: Vec<Finding>,
     /// Warnings that are not findings of a rule, such as the reason for which a rewrite is blocked. At most 120 characters each.

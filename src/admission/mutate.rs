@@ -2,14 +2,14 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
-use json_patch::{AddOperation, Patch, PatchOperation, jsonptr::PointerBuf};
+use json_patch::jsonptr::PointerBuf;
 
 use super::{Decision, Kind, Operation, Request, annotation_validation, ca_injection, carry_over, gateway_trust};
 use crate::api::names::{CERTGEN_HASH, LOADED_HASH};
 use crate::consumer;
 use crate::json::Json;
 use crate::registry::Registry;
-use crate::rewrite::{Write, rewrite};
+use crate::rewrite::{PatchText, Write, rewrite};
 use crate::trust::Certificate;
 
 /// Rewrites a Gateway or workload to use the managed Secret, and adds CAs to the Secret of a declared client, or to one with the annotation
@@ -42,16 +42,21 @@ pub fn mutate(request: &Request<'_>, registry: &Registry, now: Timestamp) -> Dec
 fn restart_interruption(object: &Json<'_>) -> Option<String> {
     let annotations = &object["spec"]["template"]["metadata"]["annotations"];
     let is_restarted = [LOADED_HASH, CERTGEN_HASH].iter().any(|key| annotations[*key].is_string());
-    let gap = consumer::gap(object).filter(|_| is_restarted)?;
+    let gap = is_restarted.then(|| consumer::gap(object))??;
     Some(format!("a restart leaves no ready pod: {gap}"))
 }
 
 /// The patch that adds CAs to a Secret.
-fn added_cas(object: &Json<'_>, old: Option<&Json<'_>>, namespace: &str, registry: &Registry, now: Timestamp) -> Patch {
+fn added_cas(
+    object: &Json<'_>,
+    old: Option<&Json<'_>>,
+    namespace: &str,
+    registry: &Registry,
+    now: Timestamp,
+) -> PatchText {
     let injected = || ca_injection::wanted(object, namespace, registry).map(|cas| (ca_injection::KEY, cas));
     let carried = || carry_over::bundle(object, old?, now);
-    let Some((key, cas)) = injected().or_else(carried) else { return Patch::default() };
+    let Some((key, cas)) = injected().or_else(carried) else { return PatchText::default() };
     let text: String = cas.iter().map(Certificate::pem).collect();
-    let path = PointerBuf::from_tokens(["data", key]);
-    Patch(vec![PatchOperation::Add(AddOperation { path, value: STANDARD.encode(text).into() })])
+    PatchText::add(PointerBuf::from_tokens(["data", key]).as_str(), &STANDARD.encode(text))
 }

@@ -169,7 +169,7 @@ impl Rewriter<'_> {
         }
         let decision = admission::mutate(&create(object, self.namespace), &self.registry, Timestamp::now());
         let findings = decision.findings.into_iter().map(|f| format!("{}: {}", f.field, f.message));
-        (Some(decision.patch), findings.chain(decision.notes).collect())
+        (Some(decision.patch.parse()), findings.chain(decision.notes).collect())
     }
 }
 

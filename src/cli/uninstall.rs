@@ -270,7 +270,7 @@ mod tests {
         let object = &Json::from(&written);
         let write = rewrite::Write { kind: Kind::of(object), namespace: "mesh", object, old: None, by_agent: false };
         let mut rewritten = written.clone();
-        let patch = rewrite::rewrite(&write, &registry()).patch;
+        let patch = rewrite::rewrite(&write, &registry()).patch.parse();
         json_patch::patch(&mut rewritten, &patch).expect("a patch");
         let (is_empty, text) = printed(registry(), &[rewritten, gateway("by-hand", "gateway"), gateway("other", "x")]);
         assert!(!is_empty);

@@ -1,10 +1,11 @@
 //! The two annotations that a rewrite sets, as JSON Patch operations with their inverses.
 
 use json_patch::jsonptr::PointerBuf;
-use json_patch::{AddOperation, PatchOperation, RemoveOperation, ReplaceOperation};
-use serde_json::{Value, json};
+use json_patch::{PatchOperation, RemoveOperation, ReplaceOperation};
+use serde_json::Value;
 
 use super::json_path::push_step;
+use super::patch_text::PatchText;
 use crate::api::names::{ROTATION_HASH, UNDO};
 use crate::json::{Json, Object};
 
@@ -12,14 +13,45 @@ use crate::json::{Json, Object};
 pub(super) struct AnnotationPath {
     /// The fields to the metadata.
     metadata: &'static [&'static str],
-    key: &'static str,
+    /// The keys from the metadata to the value.
+    keys: [&'static str; 2],
+}
+
+/// The innermost map around an annotation that exists.
+pub(super) struct AnnotationPlace<'a> {
+    pub(super) pointer: String,
+    /// The keys of the maps that are missing, and of the value in them.
+    pub(super) missing: &'static [&'static str],
+    /// What is there now.
+    old: Option<&'a Json<'a>>,
+}
+
+impl AnnotationPlace<'_> {
+    /// The annotation's value now.
+    pub(super) fn text(&self) -> Option<&str> {
+        self.old?.as_str()
+    }
+
+    /// Adds the operation that sets the value, which `value` writes.
+    pub(super) fn set(&self, patch: &mut PatchText, value: impl FnOnce(&mut PatchText)) {
+        let op = if self.old.is_some() { "replace" } else { "add" };
+        patch.set_in_maps(op, &self.pointer, self.missing, value);
+    }
+
+    /// Adds the operation that restores what is there now.
+    pub(super) fn restore(&self, patch: &mut PatchText) {
+        match self.old {
+            None => patch.remove(&self.pointer),
+            Some(old) => patch.set_in_maps("replace", &self.pointer, &[], |patch| patch.json(&Value::from(old))),
+        }
+    }
 }
 
 /// The rotation hash, an annotation of the pod template.
-pub(super) const HASH: AnnotationPath =
-    AnnotationPath { metadata: &["spec", "template", "metadata"], key: ROTATION_HASH };
+pub(super) static HASH: AnnotationPath =
+    AnnotationPath { metadata: &["spec", "template", "metadata"], keys: ["annotations", ROTATION_HASH] };
 /// The record for undoing a rewrite, an annotation of the object.
-pub(super) const RECORD: AnnotationPath = AnnotationPath { metadata: &["metadata"], key: UNDO };
+pub(super) static RECORD: AnnotationPath = AnnotationPath { metadata: &["metadata"], keys: ["annotations", UNDO] };
 
 /// Maximal size of all annotations of an object (`TotalAnnotationSizeLimitB` of apimachinery's validation).
 pub(super) const ANNOTATIONS: usize = 256 * 1024;
@@ -27,42 +59,29 @@ pub(super) const ANNOTATIONS: usize = 256 * 1024;
 impl AnnotationPath {
     /// The annotation's value.
     pub(super) fn read<'a>(&self, object: &'a Json<'a>) -> Option<&'a str> {
-        self.annotations(object)?.get(self.key)?.as_str()
+        self.annotations(object)?.get(self.key())?.as_str()
     }
 
-    /// The operation that sets the value, and its inverse. `None` if the value is set already, or if the fields around
-    /// it are not maps.
-    pub(super) fn set(&self, object: &Json<'_>, value: String) -> Option<(PatchOperation, PatchOperation)> {
+    /// Where the value is set. `None` if the fields around it are not maps.
+    pub(super) fn place<'a>(&'static self, object: &'a Json<'a>) -> Option<AnnotationPlace<'a>> {
         let (metadata, annotations) = (self.metadata(object), self.annotations(object));
-        let (pointer, old, value) = match (metadata, annotations) {
-            (_, Some(Json::Object(all))) => (self.pointer(), all.get(self.key), value.into()),
+        let (pointer, missing, old) = match (metadata, annotations) {
+            (_, Some(Json::Object(all))) => (self.pointer(), &self.keys[2..], all.get(self.key())),
             (Some(Json::Object(_)), None | Some(Json::Null)) => {
-                (self.annotations_pointer(), annotations, json!({ self.key: value }))
+                (self.annotations_pointer(), &self.keys[1..], annotations)
             }
-            (None | Some(Json::Null), _) => {
-                (self.metadata_pointer(), metadata, json!({ "annotations": { self.key: value } }))
-            }
+            (None | Some(Json::Null), _) => (self.metadata_pointer(), &self.keys[..], metadata),
             _ => return None,
         };
-        match old {
-            None => Some((add(&pointer, value), remove(pointer))),
-            Some(old) if *old == Json::from(&value) => None,
-            Some(old) => Some((replace(&*pointer, value), replace(pointer, old.into()))),
-        }
+        Some(AnnotationPlace { pointer, missing, old })
     }
 
-    /// The operation that removes the map in which the annotation is set, if setting it adds that map.
-    pub(super) fn removes_map(&self, object: &Json<'_>) -> Option<PatchOperation> {
-        let (_, inverse) = self.set(object, String::new())?;
-        Some(inverse).filter(|inverse| !self.is_at(inverse))
-    }
-
-    /// The size of all annotations after this one was set to a value.
-    pub(super) fn size_with(&self, object: &Json<'_>, value: &str) -> usize {
+    /// The size of all annotations after this one was set to a value of so many bytes.
+    pub(super) fn size_with(&self, object: &Json<'_>, value: usize) -> usize {
         let others = self.annotations(object).and_then(Json::as_object).into_iter().flatten();
-        let others = others.filter(|(key, _)| *key != self.key);
+        let others = others.filter(|(key, _)| *key != self.key());
         let sizes = others.map(|(key, value)| key.len() + value.as_str().map_or(0, str::len));
-        self.key.len() + value.len() + sizes.sum::<usize>()
+        self.key().len() + value + sizes.sum::<usize>()
     }
 
     /// The operation that removes the annotation.
@@ -103,6 +122,10 @@ impl AnnotationPath {
         operation.path().as_str() == self.pointer()
     }
 
+    fn key(&self) -> &'static str {
+        self.keys[1]
+    }
+
     fn metadata<'a>(&self, object: &'a Json<'a>) -> Option<&'a Json<'a>> {
         self.metadata.iter().try_fold(object, |value, field| value.get(field))
     }
@@ -123,9 +146,9 @@ impl AnnotationPath {
         pointer
     }
 
-    fn pointer(&self) -> String {
+    pub(super) fn pointer(&self) -> String {
         let mut pointer = self.annotations_pointer();
-        push_step(&mut pointer, self.key);
+        push_step(&mut pointer, self.key());
         pointer
     }
 }
@@ -133,10 +156,6 @@ impl AnnotationPath {
 /// `replace`, for a pointer from [`JsonPath`](super::json_path::JsonPath) or [`push_step`], which is well formed.
 pub(super) fn replace(pointer: impl Into<String>, value: Value) -> PatchOperation {
     PatchOperation::Replace(ReplaceOperation { path: path(pointer), value })
-}
-
-fn add(pointer: &str, value: Value) -> PatchOperation {
-    PatchOperation::Add(AddOperation { path: path(pointer), value })
 }
 
 fn remove(pointer: impl Into<String>) -> PatchOperation {

@@ -15,8 +15,6 @@ mod undo;
 
 use std::cell::LazyCell;
 
-use json_patch::Patch;
-
 use crate::api::names::{RESYNC_REQUESTED_AT, REWRITE, REWRITE_DISABLED, ROTATION_HASH, managed_config_map_name};
 use crate::api::{Kind, SourceKind};
 use crate::json::{Json, Object};
@@ -26,7 +24,7 @@ use annotation::HASH;
 use json_path::{JsonPath, field};
 use kinds::Reference;
 use patch_builder::PatchBuilder;
-pub use patch_text::write_patch;
+pub use patch_text::PatchText;
 use rotation_hash::RotationHash;
 pub use tls_settings::{TlsSettings, TrustSource};
 pub use undo::{Undo, undo};
@@ -35,7 +33,7 @@ pub use undo::{Undo, undo};
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// The changes; empty if there are none.
-    pub patch: Patch,
+    pub patch: PatchText,
     /// The number of renamed references, which are the first operations of the patch.
     renames: usize,
     /// Whether the rotation hash changes.
@@ -49,7 +47,8 @@ pub struct Outcome {
 impl Outcome {
     /// Fields of renamed references, as users write them.
     pub fn renamed(&self) -> impl ExactSizeIterator<Item = String> {
-        self.patch.0[..self.renames].iter().map(|operation| field(operation.path().as_str()))
+        let operations = if self.renames > 0 { self.patch.parse().0 } else { Vec::new() };
+        operations.into_iter().take(self.renames).map(|operation| field(operation.path().as_str()))
     }
 
     /// Whether the pod template of a workload changes, which causes a rollout.

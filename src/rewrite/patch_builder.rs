@@ -4,12 +4,12 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::iter::zip;
 
-use json_patch::{Patch, PatchOperation};
+use json_patch::PatchOperation;
 
 use super::Outcome;
-use super::annotation::{ANNOTATIONS, HASH, RECORD, replace};
+use super::annotation::{ANNOTATIONS, AnnotationPlace, HASH, RECORD};
 use super::kinds::Reference;
-use super::patch_text::{write_list, write_operation, write_text_at};
+use super::patch_text::PatchText;
 use super::undo::{names, recorded};
 use crate::json::Json;
 
@@ -18,8 +18,8 @@ pub(super) struct PatchBuilder<'a> {
     references: &'a [Reference<'a>],
     /// The new value of each reference.
     chosen: Vec<Option<String>>,
-    /// The operation that sets the hash, and its inverse.
-    hash: Option<(PatchOperation, PatchOperation)>,
+    /// The hash, and where it is set.
+    hash: Option<(AnnotationPlace<'a>, String)>,
 }
 
 impl<'a> PatchBuilder<'a> {
@@ -44,92 +44,85 @@ impl<'a> PatchBuilder<'a> {
         template
     }
 
-    /// Sets the rotation hash.
+    /// Sets the rotation hash, unless that is its value.
     pub(super) fn annotate(&mut self, hash: Option<String>) {
-        self.hash = hash.and_then(|hash| HASH.set(self.before, hash));
+        let set = |hash: String| Some((HASH.place(self.before).filter(|place| place.text() != Some(&*hash))?, hash));
+        self.hash = hash.and_then(set);
     }
 
     /// Completes the patch with the record for undoing it.
     pub(super) fn finish(self) -> Outcome {
         let Self { before, references, chosen, hash } = self;
-        let change = |(reference, chosen): (&'a Reference<'a>, Option<String>)| {
-            (reference, chosen.map(|chosen| (reference.node.pointer(), chosen)))
-        };
-        let changes: Vec<_> = zip(references, chosen).map(change).collect();
         let known = recorded(before);
-        let mut record = recorded_names(&changes, &known);
-        let (hash, unhash) = hash.unzip();
-        if unhash.is_some() || HASH.read(before).is_some() {
+        let (mut patch, mut record) = (PatchText::default(), PatchText::in_string());
+        let renames = rename(references, &chosen, &known, &mut patch, &mut record);
+        if let Some((place, hash)) = &hash {
+            place.set(&mut patch, |patch| patch.quoted(hash));
+        }
+        if hash.is_some() || HASH.read(before).is_some() {
             // Undoing restores the value before the first rewrite, not the one before this rewrite.
-            record.extend(known.iter().find(|entry| HASH.owns(entry)).cloned().or(unhash).map(Recorded::Annotation));
+            match known.iter().find(|entry| HASH.owns(entry)) {
+                Some(first) => record.push(first),
+                None => hash.iter().for_each(|(place, _)| place.restore(&mut record)),
+            }
         }
-        let (mut unrecorded, mut set_record) = (false, None);
+        let mut unrecorded = false;
         if !record.is_empty() {
-            let owned = known.iter().find(|entry| RECORD.owns(entry)).cloned();
-            record.extend(owned.or_else(|| RECORD.removes_map(before)).map(Recorded::Annotation));
-            // With room for a usual operation each, so that the text seldom has to grow.
-            let mut text = String::with_capacity(128 * record.len());
-            write_list(&mut text, &record, |text, entry| entry.write(text));
-            unrecorded = RECORD.size_with(before, &text) > ANNOTATIONS;
-            set_record = RECORD.set(before, text).filter(|_| !unrecorded).map(|(set, _)| set);
+            let place = RECORD.place(before);
+            match known.iter().find(|entry| RECORD.owns(entry)) {
+                Some(first) => record.push(first),
+                // The map in which the record is set is removed, too.
+                None => place.iter().filter(|p| !p.missing.is_empty()).for_each(|p| p.restore(&mut record)),
+            }
+            let is_too_large = |bytes| RECORD.size_with(before, bytes) > ANNOTATIONS;
+            unrecorded = is_too_large(record.as_str().len()) && is_too_large(record.unescaped().len());
+            let place = place.filter(|place| !unrecorded && place.text().is_none_or(|old| old != record.unescaped()));
+            if let Some(place) = place {
+                place.set(&mut patch, |patch| patch.nested(&record));
+            }
         } else if RECORD.read(before).is_some() {
-            set_record = Some(RECORD.unset());
+            patch.remove(&RECORD.pointer());
         }
-        let renames = changes.into_iter().filter_map(|(_, change)| change);
-        let mut patch: Vec<_> = renames.map(|(pointer, chosen)| replace(pointer, chosen.into())).collect();
-        let (renames, rehashes) = (patch.len(), hash.is_some());
-        patch.extend(hash.into_iter().chain(set_record));
-        Outcome { patch: Patch(patch), renames, rehashes, blockers: Vec::new(), unrecorded }
+        Outcome { patch, renames, rehashes: hash.is_some(), blockers: Vec::new(), unrecorded }
     }
 }
 
-/// An operation of a record.
-enum Recorded<'r> {
-    /// On a field that names a Secret or ConfigMap.
-    Name { op: &'static str, path: Cow<'r, str>, value: &'r str },
-    /// On an annotation.
-    Annotation(PatchOperation),
-}
-
-impl Recorded<'_> {
-    fn write(&self, out: &mut String) {
-        match self {
-            Self::Name { op, path, value } => write_text_at(out, op, path, value),
-            Self::Annotation(operation) => write_operation(out, operation),
-        }
-    }
-}
-
-/// The record that restores the names, including those of earlier writes. Stops once it cannot fit.
-fn recorded_names<'r>(
-    changes: &'r [(&Reference<'r>, Option<(String, String)>)],
-    known: &'r [PatchOperation],
-) -> Vec<Recorded<'r>> {
+/// Writes the patch that sets the chosen names, and the record that restores them, with those of earlier writes. Returns the number of names
+/// that are set.
+fn rename(
+    references: &[Reference<'_>],
+    chosen: &[Option<String>],
+    known: &[PatchOperation],
+    patch: &mut PatchText,
+    record: &mut PatchText,
+) -> usize {
     // The first record of a path counts. The records are indexed by path, since a hostile object has thousands of records and references.
     let mut earlier: HashMap<_, Vec<_>> = HashMap::new();
     names(known).for_each(|name| earlier.entry(name.pointer).or_default().push(name));
-    let (mut record, mut least) = (Vec::new(), 0);
-    for (reference, change) in changes {
-        let (path, written, restored) = match change {
-            Some((pointer, chosen)) => (Cow::from(pointer), chosen.as_str(), reference.node.text().unwrap_or_default()),
-            None if earlier.is_empty() => continue,
+    let mut renames = 0;
+    for (reference, chosen) in zip(references, chosen) {
+        if chosen.is_none() && earlier.is_empty() {
+            continue;
+        }
+        let pointer = reference.node.pointer();
+        let (written, restored) = match chosen {
+            Some(chosen) => {
+                patch.set("replace", &pointer, chosen);
+                renames += 1;
+                (chosen.as_str(), reference.node.text().unwrap_or_default())
+            }
             // The record of an earlier rename stays while the field still has the name that the rename wrote.
             None => {
-                let pointer = reference.node.pointer();
-                let same_path = earlier.get(pointer.as_str()).into_iter().flatten();
-                let Some(name) = same_path.clone().find(|name| reference.is(name.written)) else { continue };
-                (Cow::from(pointer), name.written, name.restored)
+                let mut same_path = earlier.get(pointer.as_str()).into_iter().flatten();
+                let Some(name) = same_path.find(|name| reference.is(name.written)) else { continue };
+                (name.written, name.restored)
             }
         };
-        least += 2 * path.len();
-        record.extend([("test", written), ("replace", restored)].map(|(op, value)| Recorded::Name {
-            op,
-            path: path.clone(),
-            value,
-        }));
-        if least > ANNOTATIONS {
-            break;
+        // Without its escapes it has at least half of the bytes: beyond that, it cannot fit.
+        if record.as_str().len() <= 2 * ANNOTATIONS {
+            record.set("test", &pointer, written);
+            record.set("replace", &pointer, restored);
         }
     }
-    record
+    renames
 }

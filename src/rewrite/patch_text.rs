@@ -1,95 +1,154 @@
-//! Writes JSON Patches (RFC 6902) as text, with less work than serde_json for the many short texts of a patch and of its record.
+//! A JSON Patch (RFC 6902) as text. The record for undoing a rewrite is a patch in an annotation that another patch sets, so it is written with
+//! the escapes of a JSON string from the start: to escape it afterwards took as long as the rewrite itself.
 
-use json_patch::{AddOperation, Patch, PatchOperation, ReplaceOperation};
+use json_patch::{Patch, PatchOperation};
 use serde::Serialize;
-use serde_json::Value;
 
-/// Appends a patch.
-pub fn write_patch(out: &mut String, patch: &Patch) {
-    write_list(out, &patch.0, write_operation);
+/// Bytes of most patches, so that writing one seldom has to grow its buffer.
+const USUAL: usize = 2048;
+
+/// A JSON Patch, as text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PatchText {
+    /// An array; empty without operations.
+    text: String,
+    /// It is written as in a JSON string: each quote after a backslash.
+    in_string: bool,
 }
 
-/// Appends an array.
-pub(super) fn write_list<T>(out: &mut String, items: &[T], mut write: impl FnMut(&mut String, &T)) {
-    out.push('[');
-    for (index, item) in items.iter().enumerate() {
-        if index > 0 {
-            out.push(',');
+impl PatchText {
+    /// A patch that adds a text.
+    pub fn add(path: &str, value: &str) -> Self {
+        let mut patch = Self::default();
+        patch.set("add", path, value);
+        patch
+    }
+
+    /// A patch that is written into another one.
+    pub(super) fn in_string() -> Self {
+        Self { in_string: true, ..Self::default() }
+    }
+
+    /// Whether there are no operations.
+    pub fn is_empty(&self) -> bool {
+        self.text.is_empty()
+    }
+
+    /// The array of the operations; empty without any.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The operations.
+    pub fn parse(&self) -> Patch {
+        // It was written as JSON.
+        serde_json::from_str(&self.unescaped()).unwrap_or_default()
+    }
+
+    /// The text without the escapes of a JSON string.
+    pub(super) fn unescaped(&self) -> String {
+        if self.in_string {
+            serde_json::from_str(&["\"", &self.text, "\""].concat()).unwrap_or_default()
+        } else {
+            self.text.clone()
         }
-        write(out, item);
     }
-    out.push(']');
-}
 
-/// Appends an operation.
-pub(super) fn write_operation(out: &mut String, operation: &PatchOperation) {
-    match operation {
-        PatchOperation::Add(AddOperation { path, value }) => write_value_at(out, "add", path.as_str(), value),
-        PatchOperation::Replace(ReplaceOperation { path, value }) => {
-            write_value_at(out, "replace", path.as_str(), value)
+    /// Adds an operation whose value is a text.
+    pub(super) fn set(&mut self, op: &str, path: &str, value: &str) {
+        self.set_in_maps(op, path, &[], |patch| patch.quoted(value));
+    }
+
+    /// Adds an operation whose value is written by `value`, in a map below each of the keys.
+    pub(super) fn set_in_maps(&mut self, op: &str, path: &str, keys: &[&str], value: impl FnOnce(&mut Self)) {
+        self.begin(op, path);
+        self.text.push_str(if self.in_string { r#",\"value\":"# } else { r#","value":"# });
+        for key in keys {
+            self.text.push('{');
+            self.quoted(key);
+            self.text.push(':');
         }
-        other => out.push_str(&written(other)),
+        value(self);
+        keys.iter().for_each(|_| self.text.push('}'));
+        self.end();
     }
-}
 
-/// Appends an operation whose value is a text.
-pub(super) fn write_text_at(out: &mut String, op: &str, path: &str, text: &str) {
-    write_start(out, op, path);
-    write_text(out, text);
-    out.push('}');
-}
+    /// Adds an operation that removes a value.
+    pub(super) fn remove(&mut self, path: &str) {
+        self.begin("remove", path);
+        self.end();
+    }
 
-fn write_value_at(out: &mut String, op: &str, path: &str, value: &Value) {
-    write_start(out, op, path);
-    write_value(out, value);
-    out.push('}');
-}
+    /// Adds an operation.
+    pub(super) fn push(&mut self, operation: &PatchOperation) {
+        self.separate();
+        self.json(operation);
+        self.text.push(']');
+    }
 
-fn write_start(out: &mut String, op: &str, path: &str) {
-    out.push_str(r#"{"op":""#);
-    out.push_str(op);
-    out.push_str(r#"","path":"#);
-    write_text(out, path);
-    out.push_str(r#","value":"#);
-}
-
-fn write_value(out: &mut String, value: &Value) {
-    match value {
-        Value::String(text) => write_text(out, text),
-        // An annotation, in the maps that it needs.
-        Value::Object(fields) if fields.len() == 1 => {
-            for (key, value) in fields {
-                out.push('{');
-                write_text(out, key);
-                out.push(':');
-                write_value(out, value);
-                out.push('}');
-            }
+    /// Writes a text as a value.
+    pub(super) fn quoted(&mut self, text: &str) {
+        // Names and paths seldom have a character to escape (RFC 8259 section 7).
+        if text.bytes().fold(false, |found, byte| found | matches!(byte, ..b' ' | b'"' | b'\\')) {
+            return self.json(text);
         }
-        other => out.push_str(&written(other)),
+        let quote = if self.in_string { r#"\""# } else { r#"""# };
+        self.text.push_str(quote);
+        self.text.push_str(text);
+        self.text.push_str(quote);
     }
-}
 
-/// Appends a text as a JSON string (RFC 8259 section 7). Names and paths seldom have a character to escape.
-fn write_text(out: &mut String, text: &str) {
-    if text.bytes().fold(false, |found, byte| found | matches!(byte, ..b' ' | b'"' | b'\\')) {
-        out.push_str(&written(text));
-        return;
+    /// Writes a patch as a value: a text.
+    pub(super) fn nested(&mut self, inner: &Self) {
+        debug_assert!(inner.in_string && !self.in_string, "one is written as in a string");
+        self.text.push('"');
+        self.text.push_str(&inner.text);
+        self.text.push('"');
     }
-    out.push('"');
-    out.push_str(text);
-    out.push('"');
-}
 
-fn written(value: &(impl Serialize + ?Sized)) -> String {
-    // Writing to memory cannot fail.
-    serde_json::to_string(value).unwrap_or_default()
+    /// Writes any value.
+    pub(super) fn json(&mut self, value: &(impl Serialize + ?Sized)) {
+        // Writing to memory cannot fail.
+        let written = serde_json::to_string(value).unwrap_or_default();
+        if self.in_string {
+            let escaped = serde_json::to_string(&written).unwrap_or_default();
+            self.text.push_str(&escaped[1..escaped.len() - 1]);
+        } else {
+            self.text.push_str(&written);
+        }
+    }
+
+    fn begin(&mut self, op: &str, path: &str) {
+        self.separate();
+        let [start, middle] =
+            if self.in_string { [r#"{\"op\":\""#, r#"\",\"path\":"#] } else { [r#"{"op":""#, r#"","path":"#] };
+        self.text.push_str(start);
+        self.text.push_str(op);
+        self.text.push_str(middle);
+        self.quoted(path);
+    }
+
+    fn end(&mut self) {
+        self.text.push_str("}]");
+    }
+
+    /// Opens the array for another operation.
+    fn separate(&mut self) {
+        if self.text.pop().is_some() {
+            self.text.push(',');
+        } else {
+            self.text.reserve(USUAL);
+            self.text.push('[');
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use json_patch::{RemoveOperation, TestOperation};
+    use json_patch::jsonptr::PointerBuf;
+    use json_patch::{AddOperation, RemoveOperation, ReplaceOperation, TestOperation};
     use proptest::prelude::*;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -109,7 +168,7 @@ mod tests {
 
     fn operation() -> impl Strategy<Value = PatchOperation> {
         (0..4, prop::collection::vec(text(), 0..4), value()).prop_map(|(op, path, value)| {
-            let path = json_patch::jsonptr::PointerBuf::from_tokens(&path);
+            let path = PointerBuf::from_tokens(&path);
             match op {
                 0 => PatchOperation::Add(AddOperation { path, value }),
                 1 => PatchOperation::Replace(ReplaceOperation { path, value }),
@@ -119,21 +178,42 @@ mod tests {
         })
     }
 
+    /// Writes an operation by the method for its kind.
+    fn write(patch: &mut PatchText, operation: &PatchOperation) {
+        let path = operation.path().as_str();
+        match operation {
+            PatchOperation::Remove(_) => patch.remove(path),
+            PatchOperation::Test(TestOperation { value: Value::String(text), .. }) => patch.set("test", path, text),
+            PatchOperation::Replace(ReplaceOperation { value: Value::String(text), .. }) => {
+                patch.set("replace", path, text);
+            }
+            PatchOperation::Add(AddOperation { value, .. }) => patch.set_in_maps("add", path, &[], |p| p.json(value)),
+            other => patch.push(other),
+        }
+    }
+
     proptest! {
         #[test]
-        fn writes_what_serde_json_writes(patch in prop::collection::vec(operation(), 0..4).prop_map(Patch)) {
-            let mut text = String::new();
-            write_patch(&mut text, &patch);
-            prop_assert_eq!(text, serde_json::to_string(&patch).unwrap());
+        fn writes_the_operations(operations in prop::collection::vec(operation(), 0..4)) {
+            for mut patch in [PatchText::default(), PatchText::in_string()] {
+                operations.iter().for_each(|operation| write(&mut patch, operation));
+                prop_assert_eq!(patch.parse(), Patch(operations.clone()));
+                let expected = if operations.is_empty() { String::new() } else { json!(operations).to_string() };
+                prop_assert_eq!(patch.unescaped(), expected);
+            }
         }
 
         #[test]
-        fn an_operation_with_a_text_is_the_same_operation(path in text(), value in text()) {
-            let path = json_patch::jsonptr::PointerBuf::from_tokens([&path]);
-            let (mut written, mut expected) = (String::new(), String::new());
-            write_text_at(&mut written, "replace", path.as_str(), &value);
-            write_operation(&mut expected, &PatchOperation::Replace(ReplaceOperation { path, value: value.into() }));
-            prop_assert_eq!(written, expected);
+        fn a_patch_in_another_one_is_a_text(inner in prop::collection::vec(operation(), 1..3), keys in prop::collection::vec(text(), 0..3)) {
+            let mut nested = PatchText::in_string();
+            inner.iter().for_each(|operation| write(&mut nested, operation));
+            let mut outer = PatchText::default();
+            outer.set("test", "/before", "");
+            let keys: Vec<_> = keys.iter().map(String::as_str).collect();
+            outer.set_in_maps("add", "/a", &keys, |patch| patch.nested(&nested));
+            let value = keys.iter().rfold(json!(nested.unescaped()), |value, key| json!({ *key: value }));
+            let expected = json!([{"op": "test", "path": "/before", "value": ""}, {"op": "add", "path": "/a", "value": value}]);
+            prop_assert_eq!(serde_json::from_str::<Value>(outer.as_str()).unwrap(), expected);
         }
     }
 }

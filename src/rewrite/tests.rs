@@ -50,7 +50,7 @@ fn rotated() -> Registry {
 
 /// Rewrites `object` in namespace `mesh` and applies the patch.
 fn after(object: &Value, old: Option<&Value>, registry: &Registry) -> Value {
-    patched(object, &outcome(object, old, registry).patch)
+    patched(object, &outcome(object, old, registry).patch.parse())
 }
 
 fn outcome(object: &Value, old: Option<&Value>, registry: &Registry) -> Outcome {
@@ -66,14 +66,14 @@ fn outcome_in(namespace: &str, object: &Value, old: Option<&Value>, registry: &R
 fn after_agent(object: &Value, old: &Value, registry: &Registry) -> Value {
     let (json, old) = (Json::from(object), Json::from(old));
     let write = Write { kind: Kind::of(&json), namespace: "mesh", object: &json, old: Some(&old), by_agent: true };
-    patched(object, &rewrite(&write, registry).patch)
+    patched(object, &rewrite(&write, registry).patch.parse())
 }
 
 fn undo(object: &Value) -> Option<Undo> {
     super::undo(&Json::from(object))
 }
 
-fn patched(object: &Value, patch: &Patch) -> Value {
+fn patched(object: &Value, patch: &json_patch::Patch) -> Value {
     let mut object = object.clone();
     json_patch::patch(&mut object, patch).unwrap();
     object

@@ -135,7 +135,7 @@ impl Metrics {
     pub fn decided(&self, webhook: &'static str, subject: ReviewedObject, decision: &Decision) {
         let result = match decision.verdict() {
             Verdict::Deny => "denied",
-            _ if !decision.patch.0.is_empty() => "patched",
+            _ if !decision.patch.is_empty() => "patched",
             Verdict::Warn => "warned",
             Verdict::Allow if !decision.notes.is_empty() => "warned",
             Verdict::Allow => "allowed",

@@ -8,11 +8,7 @@ use serde::Serialize;
 use super::limits::{DENIALS, WARNING_LENGTH, WARNINGS};
 use super::review::{API_VERSION, KIND};
 use crate::admission::Decision;
-use crate::rewrite::write_patch;
 use crate::trust::{BASE64, Finding, Severity, Verdict};
-
-/// Bytes of most patches, so that writing one seldom has to grow its buffer.
-const PATCH: usize = 2048;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -66,9 +62,8 @@ pub fn answer(uid: &str, decision: &Decision) -> Result<String, serde_json::Erro
             audit_annotations: audit(decision),
         },
     })?;
-    if allowed && !decision.patch.0.is_empty() {
-        let mut patch = String::with_capacity(PATCH);
-        write_patch(&mut patch, &decision.patch);
+    if allowed && !decision.patch.is_empty() {
+        let patch = decision.patch.as_str();
         // Base64 has no character to escape, so it is written to its place without copies.
         body.truncate(body.len() - "}}".len());
         body.reserve(patch.len() / 3 * 4 + 64);
@@ -152,6 +147,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::rewrite::PatchText;
 
     fn finding(rule: &'static str, severity: Severity, field: &str, message: &str) -> Finding {
         Finding { rule, severity, field: field.to_owned(), message: message.to_owned() }
@@ -171,8 +167,8 @@ mod tests {
 
     #[test]
     fn a_patch_is_base64() {
-        let patch = json!([{"op": "replace", "path": "/spec/x", "value": "y"}]);
-        let decision = Decision { patch: serde_json::from_value(patch.clone()).unwrap(), ..Decision::default() };
+        let patch = json!([{"op": "add", "path": "/spec/x", "value": "y"}]);
+        let decision = Decision { patch: PatchText::add("/spec/x", "y"), ..Decision::default() };
         let answer = answered(&decision);
         assert_eq!(answer["response"]["patchType"], "JSONPatch");
         let sent = BASE64.decode(answer["response"]["patch"].as_str().unwrap()).unwrap();
@@ -181,8 +177,7 @@ mod tests {
 
     #[test]
     fn a_denial_lists_its_findings_and_has_no_patch() {
-        let patch = serde_json::from_value(json!([{"op": "remove", "path": "/a"}])).unwrap();
-        let mut decision = Decision { patch, ..Decision::default() };
+        let mut decision = Decision { patch: PatchText::add("/a", ""), ..Decision::default() };
         decision.findings.push(finding("no-ca", Severity::Deny, "data[ca.crt]", "no CA\x1b[31m; put one there"));
         decision.findings.push(finding("near-expiry", Severity::Warn, "", "soon over"));
         let one = answered(&decision);

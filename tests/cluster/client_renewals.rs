@@ -175,7 +175,7 @@ fn the_policy_of_clients_decides_as_the_webhook(cluster: &Cluster) -> Result<()>
             }
             let mut written = object.clone();
             let json = Json::from(&object);
-            json_patch::patch(&mut written, &mutate(&Request::create(&json, ns), &registry, Timestamp::now()).patch)?;
+            json_patch::patch(&mut written, &mutate(&Request::create(&json, ns), &registry, Timestamp::now()).patch.parse())?;
             let seen = |object: &Value| fingerprints(object["data"]["ca.crt"].as_str().unwrap_or_default());
 
             // With the webhook nothing is rejected, except a single certificate that no program reads.

@@ -130,7 +130,7 @@ static REGISTRY: LazyLock<Registry> = LazyLock::new(registry);
 /// Rewrites a document, once.
 pub(crate) fn rewrite(chunk: &Chunk) {
     let Ok(Some(document)) = chunk.parse() else { return };
-    let patches = document.objects().map(|o| (o.pointer(), decided(&o.value, &REGISTRY).patch));
+    let patches = document.objects().map(|o| (o.pointer(), decided(&o.value, &REGISTRY).patch.parse()));
     let patches: Vec<_> = patches.filter(|(_, patch)| !patch.0.is_empty()).collect();
     if patches.is_empty() {
         return;
@@ -140,9 +140,9 @@ pub(crate) fn rewrite(chunk: &Chunk) {
 
 /// Rewrites a document, and undoes the rewrite.
 fn rewritten(chunk: &Chunk) {
-    let Some(patched) = edited(chunk, |object| Some(decided(object, &REGISTRY).patch)) else { return };
+    let Some(patched) = edited(chunk, |object| Some(decided(object, &REGISTRY).patch.parse())) else { return };
     edited(&patched, |object| undo(&Json::from(object)).map(|undo| undo.patch));
-    let again = edited(&patched, |object| Some(decided(object, &REGISTRY).patch));
+    let again = edited(&patched, |object| Some(decided(object, &REGISTRY).patch.parse()));
     assert!(again.is_none(), "rewritten a second time");
 }
 

@@ -283,7 +283,7 @@ fn reports_a_record_that_does_not_fit() {
     object["metadata"]["annotations"] = json!({"big": "x".repeat(256 * 1024 - 20)});
     let outcome = outcome(&object, None, &registry());
     assert!(outcome.unrecorded);
-    let rewritten = patched(&object, &outcome.patch);
+    let rewritten = patched(&object, &outcome.patch.parse());
     assert_eq!(rewritten["spec"]["servers"][0]["tls"]["credentialName"], "gw");
     assert_eq!(rewritten["metadata"], object["metadata"]);
 }

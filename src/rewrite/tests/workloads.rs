@@ -288,5 +288,5 @@ fn a_pod_that_loads_ca_crt_keeps_the_source_secret_if_clients_have_another_ca() 
         blockers,
         ["Secret gw has the clients' CA in ca.crt, not the CA of root; mount only tls.crt and tls.key to use it"]
     );
-    assert!(outcome.patch.0.is_empty());
+    assert!(outcome.patch.is_empty());
 }

@@ -53,7 +53,8 @@ fn rewritten(object: &Value, entry: &Entry) -> Value {
     let json = Json::from(object);
     let write = Write { kind: Kind::of(&json), namespace: "mesh", object: &json, old: None, by_agent: false };
     let mut rewritten = object.clone();
-    json_patch::patch(&mut rewritten, &rewrite::rewrite(&write, &Registry::new([entry.clone()])).patch).unwrap();
+    json_patch::patch(&mut rewritten, &rewrite::rewrite(&write, &Registry::new([entry.clone()])).patch.parse())
+        .unwrap();
     rewritten
 }
 
