@@ -34,8 +34,8 @@ pub use undo::{Undo, undo};
 pub struct Outcome {
     /// The changes; empty if there are none.
     pub patch: PatchText,
-    /// The number of renamed references, which are the first operations of the patch.
-    renames: usize,
+    /// JSON Pointers of renamed references.
+    renamed: Vec<String>,
     /// Whether the rotation hash changes.
     rehashes: bool,
     /// Why references were not renamed, each reason once.
@@ -47,13 +47,12 @@ pub struct Outcome {
 impl Outcome {
     /// Fields of renamed references, as users write them.
     pub fn renamed(&self) -> impl ExactSizeIterator<Item = String> {
-        let operations = if self.renames > 0 { self.patch.parse().0 } else { Vec::new() };
-        operations.into_iter().take(self.renames).map(|operation| field(operation.path().as_str()))
+        self.renamed.iter().map(|pointer| field(pointer))
     }
 
     /// Whether the pod template of a workload changes, which causes a rollout.
     pub fn rolls(&self) -> bool {
-        self.renames > 0 || self.rehashes
+        !self.renamed.is_empty() || self.rehashes
     }
 }
 

@@ -55,7 +55,7 @@ impl<'a> PatchBuilder<'a> {
         let Self { before, references, chosen, hash } = self;
         let known = recorded(before);
         let (mut patch, mut record) = (PatchText::default(), PatchText::in_string());
-        let renames = rename(references, &chosen, &known, &mut patch, &mut record);
+        let renamed = rename(references, &chosen, &known, &mut patch, &mut record);
         if let Some((place, hash)) = &hash {
             place.set(&mut patch, |patch| patch.quoted(hash));
         }
@@ -83,23 +83,23 @@ impl<'a> PatchBuilder<'a> {
         } else if RECORD.read(before).is_some() {
             patch.remove(&RECORD.pointer());
         }
-        Outcome { patch, renames, rehashes: hash.is_some(), blockers: Vec::new(), unrecorded }
+        Outcome { patch, renamed, rehashes: hash.is_some(), blockers: Vec::new(), unrecorded }
     }
 }
 
-/// Writes the patch that sets the chosen names, and the record that restores them, with those of earlier writes. Returns the number of names
-/// that are set.
+/// Writes the patch that sets the chosen names, and the record that restores them, with those of earlier writes. Returns the JSON Pointers of
+/// the names that are set.
 fn rename(
     references: &[Reference<'_>],
     chosen: &[Option<String>],
     known: &[PatchOperation],
     patch: &mut PatchText,
     record: &mut PatchText,
-) -> usize {
+) -> Vec<String> {
     // The first record of a path counts. The records are indexed by path, since a hostile object has thousands of records and references.
     let mut earlier: HashMap<_, Vec<_>> = HashMap::new();
     names(known).for_each(|name| earlier.entry(name.pointer).or_default().push(name));
-    let mut renames = 0;
+    let mut renamed = Vec::new();
     for (reference, chosen) in zip(references, chosen) {
         if chosen.is_none() && earlier.is_empty() {
             continue;
@@ -108,7 +108,6 @@ fn rename(
         let (written, restored) = match chosen {
             Some(chosen) => {
                 patch.set("replace", &pointer, chosen);
-                renames += 1;
                 (chosen.as_str(), reference.node.text().unwrap_or_default())
             }
             // The record of an earlier rename stays while the field still has the name that the rename wrote.
@@ -123,6 +122,9 @@ fn rename(
             record.set("test", &pointer, written);
             record.set("replace", &pointer, restored);
         }
+        if chosen.is_some() {
+            renamed.push(pointer);
+        }
     }
-    renames
+    renamed
 }

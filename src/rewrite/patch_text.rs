@@ -1,6 +1,8 @@
 //! A JSON Patch (RFC 6902) as text. The record for undoing a rewrite is a patch in an annotation that another patch sets, so it is written with
 //! the escapes of a JSON string from the start: to escape it afterwards took a seventh of the answer.
 
+use std::borrow::Cow;
+
 use json_patch::{Patch, PatchOperation};
 use serde::Serialize;
 
@@ -46,11 +48,11 @@ impl PatchText {
     }
 
     /// The text without the escapes of a JSON string.
-    pub(super) fn unescaped(&self) -> String {
+    pub(super) fn unescaped(&self) -> Cow<'_, str> {
         if self.in_string {
             serde_json::from_str(&["\"", &self.text, "\""].concat()).unwrap_or_default()
         } else {
-            self.text.clone()
+            Cow::Borrowed(&self.text)
         }
     }
 
