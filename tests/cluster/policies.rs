@@ -45,7 +45,9 @@ impl<'c> Policies<'c> {
         let suffix = format!("-{}", cluster.unique());
         let mut policies = Self { cluster, objects: Vec::new(), suffix: suffix.clone() };
         let mut manifests = String::new();
-        for mut object in serde_saphyr::from_multiple::<Value>(&yaml)? {
+        // Last to first: the API server learns of policies and of bindings in the order of their creation, so that when the first
+        // policy is in use (see `wait_in_use`), all are.
+        for mut object in serde_saphyr::from_multiple::<Value>(&yaml)?.into_iter().rev() {
             let kind = object["kind"].as_str().context("a kind")?.to_lowercase();
             let name = object["metadata"]["name"].as_str().context("a name")?.to_owned() + &suffix;
             object["metadata"]["name"] = json!(name);
@@ -95,7 +97,7 @@ impl<'c> Policies<'c> {
 
 impl Drop for Policies<'_> {
     fn drop(&mut self) {
-        for (resource, name) in self.objects.iter().rev() {
+        for (resource, name) in &self.objects {
             if let Err(error) = self.cluster.kubectl(["delete", resource, name, "--ignore-not-found"]).ok() {
                 eprintln!("deleting policies: {error:#}");
             }
