@@ -101,7 +101,7 @@ mod tests {
     fn adds_the_bundle_in_another_namespace_if_both_owners_agree() {
         let (old, new) = (ca("old"), ca("new"));
         let names = |granted: &[&str], label: &str| {
-            let mut entry = registry(&[&new, &old]).entries()[0].clone();
+            let mut entry = registry(&[&new, &old]).entries()[0].as_ref().clone();
             entry.spec.clients.namespaces = granted.iter().map(|name| (*name).to_owned()).collect();
             let mut object = client(&[&new]);
             object["metadata"]["labels"][CLIENT_LABEL] = json!(label);

@@ -1,6 +1,7 @@
 //! Judges an object from a file, for `trustspan check`: the verdict of the cluster, and what the webhook missed.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -133,7 +134,7 @@ fn check_gateway_secret(object: &Json<'_>, namespace: &str, registry: &Registry)
 
 /// Warns about a GatewaySecret whose source Secret is unknown.
 fn unresolved(object: &Json<'_>, namespace: &str, registry: &Registry) -> Option<Finding> {
-    let named = |entry: &&Entry| entry.namespace == namespace && object["metadata"]["name"] == entry.name.as_str();
+    let named = |entry: &&Arc<Entry>| entry.namespace == namespace && object["metadata"]["name"] == entry.name.as_str();
     let entry = registry.entries().iter().find(named).filter(|entry| entry.source_name().is_empty())?;
     let certificate = &entry.spec.certificate_ref.as_ref()?.name;
     let message = format!(

@@ -224,7 +224,7 @@ mod tests {
         let warnings = |spec: Json<'static>| {
             let object = json!({"metadata": {"name": "gateway"}, "spec": spec});
             let request = Request { kind: KIND, ..Request::create(&object, "mesh") };
-            notes(&request, &Registry::new([]), now())
+            notes(&request, &Registry::default(), now())
         };
         assert_eq!(warnings(json!({"sourceSecretName": "root"})), [Clients::INCOMPLETE]);
         assert!(Clients::INCOMPLETE.len() <= 120);

@@ -1,6 +1,7 @@
 //! Objects that the agent writes: a write by another user would be reverted and, during a rotation, cut clients off until then.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use super::rules::KEPT_BY_AGENT;
 use super::{Operation, Request};
@@ -26,7 +27,7 @@ pub(super) fn finding(request: &Request<'_>, registry: &Registry, severities: &S
         return None;
     }
     let owner = old["metadata"]["annotations"][GATEWAY_SECRET].as_str()?;
-    let is_owner = |entry: &&Entry| entry.name_in(request.namespace) == owner;
+    let is_owner = |entry: &&Arc<Entry>| entry.name_in(request.namespace) == owner;
     let entry = registry.entries().iter().filter(|entry| !entry.being_deleted).find(is_owner)?;
     if !is_owned_name(entry, request.kind.kind, &entry.qualified(request.namespace, request.name)) {
         return None;

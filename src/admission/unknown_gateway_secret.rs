@@ -89,7 +89,7 @@ mod tests {
             for known in [&known, &deleted] {
                 assert_eq!(messages(&object, known, &Severities::default()), [[""; 0]; 2], "{object}");
             }
-            let unread = Registry::new([]).with_unread([("mesh".to_owned(), "gateway".to_owned())]);
+            let unread = Registry::default().with_unread([("mesh".to_owned(), "gateway".to_owned())]);
             assert_eq!(messages_with(&object, unread, &Severities::default()), [[""; 0]; 2], "{object}");
         }
     }

@@ -75,6 +75,8 @@ fn is_status_change(before: &Entry, now: &Entry) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use futures::FutureExt;
 
     use super::*;
@@ -118,7 +120,7 @@ mod tests {
         let mut reported = before.clone();
         reported.status.phase = Some(Phase::Converged);
         let ends_a_delay = |failed: bool, now: &Entry| {
-            let input = |entry: &Entry| ReconcileInput { entry: entry.clone(), has_conflict: false };
+            let input = |entry: &Entry| ReconcileInput { entry: Arc::new(entry.clone()), has_conflict: false };
             let (sender, mut receiver) = watch::channel(input(&before));
             sender.send_replace(input(now));
             wait_for_change(&mut receiver, failed.then_some(&before)).now_or_never().is_some()

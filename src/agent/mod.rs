@@ -168,7 +168,8 @@ async fn refresh_snapshot(
         let registry = cache.wait_for_registry().await;
         let refresh = async {
             let before = sender.borrow().clone();
-            let permitted: Vec<_> = registry.entries().iter().filter(|entry| permissions.has(entry)).collect();
+            let entries = registry.entries().iter().map(Arc::as_ref);
+            let permitted: Vec<_> = entries.filter(|entry| permissions.has(entry)).collect();
             let snapshot = ClusterSnapshot::read(client, &permitted, &before).await;
             gateway_resync::resync(client, leadership, &snapshot, &registry, settings).await;
             sender.send_replace(Arc::new(snapshot));
@@ -201,10 +202,10 @@ async fn run_reconcilers(
         permissions.retain(|key| keys.contains(key));
         for entry in included {
             let key = key_of(entry);
-            let names = cluster_state::WatchedNames::of(entry);
-            match running.get(&key).filter(|reconciler| reconciler.names == names) {
+            match running.get(&key).filter(|reconciler| reconciler.watches(entry)) {
                 Some(reconciler) => reconcile_trigger::update(&reconciler.input, entry, &registry),
                 None => {
+                    let names = cluster_state::WatchedNames::of(entry);
                     let (sender, receiver) = watch::channel(ReconcileInput::of(entry, &registry));
                     let reconciler = Reconciler {
                         budget: budgets.of(&entry.namespace),
@@ -238,6 +239,13 @@ struct RunningReconciler {
     names: cluster_state::WatchedNames,
     input: watch::Sender<ReconcileInput>,
     _tasks: JoinSet<()>,
+}
+
+impl RunningReconciler {
+    /// Whether it watches what the GatewaySecret names now.
+    fn watches(&self, entry: &Arc<Entry>) -> bool {
+        Arc::ptr_eq(&self.input.borrow().entry, entry) || self.names == cluster_state::WatchedNames::of(entry)
+    }
 }
 
 /// The status of a GatewaySecret that these objects show.

@@ -1,6 +1,8 @@
 //! What triggers a reconcile from the registry: a change of the GatewaySecret itself, or of a conflict with an older one over a name.
 //! Other changes are ignored: otherwise each status write would cause a reconcile of every GatewaySecret.
 
+use std::sync::Arc;
+
 use tokio::sync::watch;
 
 use crate::registry::{Entry, Registry};
@@ -9,23 +11,22 @@ use crate::registry::{Entry, Registry};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ReconcileInput {
     /// The GatewaySecret as last seen by the watch.
-    pub(super) entry: Entry,
+    pub(super) entry: Arc<Entry>,
     /// An older GatewaySecret claims one of its names, or two of its names are the same: nothing is written for it.
     pub(super) has_conflict: bool,
 }
 
 impl ReconcileInput {
     /// The reconciler's input for a GatewaySecret of a registry.
-    pub(super) fn of(entry: &Entry, registry: &Registry) -> Self {
+    pub(super) fn of(entry: &Arc<Entry>, registry: &Registry) -> Self {
         Self { entry: entry.clone(), has_conflict: registry.conflict(entry).is_some() }
     }
 }
 
 /// Sends the input of a newer registry to the reconciler, which reconciles if it differs.
-pub(super) fn update(input: &watch::Sender<ReconcileInput>, entry: &Entry, registry: &Registry) {
+pub(super) fn update(input: &watch::Sender<ReconcileInput>, entry: &Arc<Entry>, registry: &Registry) {
     input.send_if_modified(|input| {
         let has_conflict = registry.conflict(entry).is_some();
-        // A status contains many certificates, so it is copied only if it has changed.
         let is_changed = input.has_conflict != has_conflict || input.entry != *entry;
         if is_changed {
             *input = ReconcileInput { entry: entry.clone(), has_conflict };
@@ -45,11 +46,12 @@ mod tests {
     /// Whether a newer registry triggers a reconcile of the first GatewaySecret. Also checks that the reconciler's
     /// input is then that of the newer registry.
     fn reconciles(before: &[Entry], after: &[Entry]) -> bool {
+        let (first, last) = (Arc::new(before[0].clone()), Arc::new(after[0].clone()));
         let (old, new) = (Registry::new(before.to_vec()), Registry::new(after.to_vec()));
-        let (sender, mut receiver) = watch::channel(ReconcileInput::of(&before[0], &old));
+        let (sender, mut receiver) = watch::channel(ReconcileInput::of(&first, &old));
         receiver.mark_unchanged();
-        update(&sender, &after[0], &new);
-        assert_eq!(*receiver.borrow(), ReconcileInput::of(&after[0], &new));
+        update(&sender, &last, &new);
+        assert_eq!(*receiver.borrow(), ReconcileInput::of(&last, &new));
         receiver.has_changed().expect("a sender")
     }
 

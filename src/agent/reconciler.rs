@@ -133,7 +133,7 @@ impl Reconciler {
             tokio::select! {
                 () = event.notified() => {}
                 () = tokio::time::sleep(requeue_after) => {}
-                changed = backoff::wait_for_change(&mut self.input, failed.as_ref()) => {
+                changed = backoff::wait_for_change(&mut self.input, failed.as_deref()) => {
                     if changed.is_err() {
                         return;
                     }
@@ -198,7 +198,7 @@ impl Reconciler {
         let entry = &self.input.borrow().entry;
         let permit = self.budget.watch(names.number());
         if permit.is_none() && !std::mem::replace(&mut self.is_unwatched, true) {
-            let Entry { namespace, name, .. } = entry;
+            let Entry { namespace, name, .. } = entry.as_ref();
             tracing::info!(
                 namespace,
                 name,

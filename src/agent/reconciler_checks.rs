@@ -100,7 +100,8 @@ mod tests {
     }
 
     fn input(name: &str) -> ReconcileInput {
-        ReconcileInput { entry: Entry { name: name.to_owned(), ..entry("mesh", name, "gw") }, has_conflict: false }
+        let entry = Entry { name: name.to_owned(), ..entry("mesh", name, "gw") };
+        ReconcileInput { entry: Arc::new(entry), has_conflict: false }
     }
 
     fn results(health: &HealthState) -> Vec<(String, i64)> {

@@ -2,6 +2,7 @@
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde_json::json;
@@ -47,7 +48,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     unless_closed(print(registry.entries()).map(|()| ExitCode::SUCCESS))
 }
 
-fn print(entries: &[Entry]) -> Result<(), Failure> {
+fn print(entries: &[Arc<Entry>]) -> Result<(), Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
     for entry in entries {
         let mut object = GatewaySecret::new(&entry.name, entry.spec.clone());

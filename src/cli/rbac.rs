@@ -42,7 +42,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let registry = collected.inventory.into_registry(Outlook::Part, now);
     let entries = registry.entries();
     for entry in entries.iter().filter(|entry| entry.source_name().is_empty()) {
-        let Entry { namespace, name, .. } = entry;
+        let Entry { namespace, name, .. } = entry.as_ref();
         anstream::eprintln!(
             "warning: the Certificate of GatewaySecret {namespace}/{name} is not in the manifests, so no Role for its Secret is printed. \
              Include certificates, issuers and clusterissuers"

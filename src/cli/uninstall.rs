@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use kube::Client;
 use serde_json::Value;
@@ -145,7 +146,7 @@ impl Dependents {
                 found.naming.push(format!("{title}: {field} names {}, of {}", named.name, titled(user)));
             }
         }
-        found.entries = registry.entries().to_vec();
+        found.entries = registry.entries().iter().map(|entry| Entry::clone(entry)).collect();
         found
     }
 
@@ -218,7 +219,7 @@ fn titled(entry: &Entry) -> String {
 /// Says that an issuer signs with the copy of a CA that the agent keeps (`spec.issuerSecretName`).
 fn copy_of_issuer(registry: &Registry, issuer: &Value, namespace: &str) -> Option<String> {
     let secret = issuer["spec"]["ca"]["secretName"].as_str()?;
-    let keeps = |entry: &&Entry| {
+    let keeps = |entry: &&Arc<Entry>| {
         let copy = entry.issuer_name();
         let place = copy.as_deref().map(|name| entry.place_of(name));
         // A ClusterIssuer reads the namespace of cert-manager, which is not known here.

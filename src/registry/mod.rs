@@ -23,7 +23,8 @@ use crate::trust::{SecretUsage, UsageKind};
 /// A snapshot of all GatewaySecrets. Memory grows with GatewaySecrets, never with Secrets.
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
-    entries: Vec<Entry>,
+    /// Shared with the snapshots before and after: of a thousand, one has changed.
+    entries: Vec<Arc<Entry>>,
     /// By namespace and name of a source or managed Secret: the index of the GatewaySecret that claims it, and the
     /// Secret's role.
     claims: HashMap<String, HashMap<String, (usize, Role)>>,
@@ -32,8 +33,8 @@ pub struct Registry {
     /// By namespace and name of a ConfigMap of `spec.clients.caConfigMapNames`: the index of the GatewaySecret that
     /// copies it.
     config_maps: HashMap<String, HashMap<String, usize>>,
-    /// Conflicts: a GatewaySecret without effect, by index, and the older one that claims one of its names.
-    conflicts: BTreeMap<usize, usize>,
+    /// By namespace and name of a GatewaySecret without effect: the index of the older one that claims one of its names.
+    conflicts: HashMap<String, HashMap<String, usize>>,
     /// Namespace and name of GatewaySecrets that cannot be parsed.
     unread: BTreeSet<(String, String)>,
 }
@@ -87,20 +88,18 @@ impl<'a> Rename<'a> {
 impl Registry {
     /// Builds the snapshot. Of two GatewaySecrets that claim the same name in a namespace, as source or as managed Secret,
     /// the older one is used (`creationTimestamp`, then name), and the other has no effect.
-    pub fn new(entries: impl IntoIterator<Item = Entry>) -> Self {
-        let mut entries: Vec<Entry> = entries.into_iter().collect();
+    pub fn new(entries: impl IntoIterator<Item = impl Into<Arc<Entry>>>) -> Self {
+        let mut entries: Vec<Arc<Entry>> = entries.into_iter().map(Into::into).collect();
         entries.sort_by(|a, b| a.seniority().cmp(&b.seniority()));
         let mut registry = Self::default();
         for (index, entry) in entries.iter().enumerate() {
             let names = [(entry.source_name(), Role::Source), (entry.managed_name(), Role::Managed)];
             let claims = registry.claims.entry(entry.namespace.clone()).or_default();
-            if let Some((owner, _)) = names.iter().find_map(|(name, _)| claims.get(*name)) {
-                registry.conflicts.insert(index, *owner);
-                continue;
-            }
-            if entry.doubled_name().is_some() {
-                // The CRD rejects this, but a manifest can contain it.
-                registry.conflicts.insert(index, index);
+            let owner = names.iter().find_map(|(name, _)| claims.get(*name)).map(|(owner, _)| *owner);
+            // The CRD rejects a doubled name, but a manifest can contain it.
+            if let Some(owner) = owner.or_else(|| entry.doubled_name().map(|_| index)) {
+                let conflicts = registry.conflicts.entry(entry.namespace.clone()).or_default();
+                conflicts.insert(entry.name.clone(), owner);
                 continue;
             }
             for (name, role) in names.into_iter().filter(|(name, _)| !name.is_empty()) {
@@ -124,19 +123,19 @@ impl Registry {
 
     /// Whether a GatewaySecret of that name exists, even if it cannot be parsed.
     pub fn knows(&self, namespace: &str, name: &str) -> bool {
-        let is_named = |entry: &Entry| entry.namespace == namespace && entry.name == name;
+        let is_named = |entry: &Arc<Entry>| entry.namespace == namespace && entry.name == name;
         self.entries.iter().any(is_named) || self.unread.contains(&(namespace.to_owned(), name.to_owned()))
     }
 
     /// All GatewaySecrets that can be parsed, oldest first.
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[Arc<Entry>] {
         &self.entries
     }
 
     /// The older GatewaySecret that claims one of the names of `entry`, or `entry` itself if two of its names are the same.
     pub fn conflict(&self, entry: &Entry) -> Option<&Entry> {
-        let index = self.entries.iter().position(|e| e.namespace == entry.namespace && e.name == entry.name)?;
-        self.conflicts.get(&index).map(|owner| &self.entries[*owner])
+        let owner = self.conflicts.get(&entry.namespace)?.get(&entry.name)?;
+        Some(&self.entries[*owner])
     }
 
     /// The GatewaySecret that a Secret belongs to, and the Secret's role.
@@ -170,7 +169,8 @@ impl Registry {
         let matches = move |source: &&TrustSourceUse| {
             (source.kind.as_str(), source.namespace.as_str(), source.name.as_str()) == (kind, namespace, name)
         };
-        self.entries.iter().filter_map(move |entry| Some((entry, entry.status.trust_sources.iter().find(matches)?)))
+        let entries = self.entries.iter().map(Arc::as_ref);
+        entries.filter_map(move |entry| Some((entry, entry.status.trust_sources.iter().find(matches)?)))
     }
 
     /// The GatewaySecret whose managed Secret this is.
@@ -232,7 +232,7 @@ impl Registry {
     /// The GatewaySecret for which the agent copies a ConfigMap.
     pub fn config_map_owner(&self, place: &Place<'_>, config_map: &str) -> Option<&Entry> {
         let (Place::Namespace(namespace) | Place::Granted { namespace, .. }) = place else { return None };
-        self.config_maps.get(*namespace)?.get(config_map).map(|index| &self.entries[*index])
+        self.config_maps.get(*namespace)?.get(config_map).map(|index| self.entries[*index].as_ref())
     }
 
     /// Why a pod that loads `ca.crt` from a source Secret is not rewritten: with a separate clients' CA, the managed bundle contains that
@@ -289,7 +289,7 @@ impl Registry {
 
     /// The GatewaySecrets of a source or managed Secret's name, in any namespace, oldest first.
     fn named(&self, name: &str) -> impl Iterator<Item = (&Entry, Role)> {
-        self.by_name.get(name).into_iter().flatten().map(|(index, role)| (&self.entries[*index], *role))
+        self.by_name.get(name).into_iter().flatten().map(|(index, role)| (self.entries[*index].as_ref(), *role))
     }
 }
 

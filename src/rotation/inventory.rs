@@ -2,6 +2,7 @@
 //! objects.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -64,9 +65,9 @@ struct Grant {
 
 impl Inventory {
     /// An inventory with these GatewaySecrets.
-    pub fn new(entries: impl IntoIterator<Item = Entry>) -> Self {
+    pub fn new(entries: impl IntoIterator<Item = impl Into<Arc<Entry>>>) -> Self {
         let claims = Registry::new(entries);
-        let names = |entry: &Entry| {
+        let names = |entry: &Arc<Entry>| {
             let pair = [entry.source_name().to_owned(), entry.managed_name().to_owned()];
             let siblings = pair.clone().map(|name| format!("{name}{CACERT_SUFFIX}"));
             pair.into_iter().chain(siblings).map(|name| (entry.namespace.clone(), name)).collect::<Vec<_>>()
@@ -117,7 +118,7 @@ impl Inventory {
     pub fn into_registry(self, outlook: Outlook, now: Timestamp) -> Registry {
         let status = |index, entry| self.status(index, entry, outlook, now);
         let entries = self.claims.entries().iter().enumerate();
-        Registry::new(entries.map(|(index, entry)| Entry { status: status(index, entry), ..entry.clone() }))
+        Registry::new(entries.map(|(index, entry)| Entry { status: status(index, entry), ..Entry::clone(entry) }))
     }
 
     fn status(&self, index: usize, entry: &Entry, outlook: Outlook, now: Timestamp) -> GatewaySecretStatus {
@@ -200,7 +201,7 @@ impl Inventory {
 
     fn take_client(&mut self, object: &Value, namespace: &str, name: &str) {
         let Some(named) = object["metadata"]["labels"][CLIENT_LABEL].as_str() else { return };
-        let is_named = |entry: &Entry| entry.has_client(namespace, named);
+        let is_named = |entry: &Arc<Entry>| entry.has_client(namespace, named);
         let Some(index) = self.claims.entries().iter().position(is_named) else { return };
         let entry = &self.claims.entries()[index];
         let name = entry.qualified(namespace, name);

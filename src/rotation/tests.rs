@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -24,7 +26,7 @@ fn bare() -> Entry {
 }
 
 /// The registry after the objects were observed for these GatewaySecrets.
-fn observed_at(entries: Vec<Entry>, objects: &[Value], now: Timestamp) -> Registry {
+fn observed_at(entries: Vec<impl Into<Arc<Entry>>>, objects: &[Value], now: Timestamp) -> Registry {
     let mut inventory = Inventory::new(entries);
     objects.iter().for_each(|object| inventory.take(object, "default", now));
     inventory.into_registry(Outlook::Whole, now)

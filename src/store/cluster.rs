@@ -1,6 +1,6 @@
 //! Watches the GatewaySecrets and policies of a cluster. Nothing else is listed or watched, so no permission to read Secrets is needed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -101,7 +101,8 @@ pub async fn list(client: Client) -> kube::Result<(Vec<Entry>, Unread)> {
     let (mut entries, mut unread) = (Vec::new(), Unread::new());
     for object in listed.items {
         let key = key(&object);
-        match parse(object).and_then(|entry| with_policy(&entry, &policies)) {
+        let parsed = parse(object).and_then(|entry| Ok(Entry { policy: policy_of(&entry, &policies)?, ..entry }));
+        match parsed {
             Ok(entry) => entries.push(entry),
             Err(error) => drop(unread.insert(key, error)),
         }
@@ -131,12 +132,10 @@ fn policy_key(policy: &DynamicObject) -> PolicyKey {
     (policy.namespace(), policy.name_any())
 }
 
-/// A GatewaySecret with its policy.
-fn with_policy(entry: &Entry, policies: &Policies) -> Result<Entry, String> {
+/// A GatewaySecret's policy.
+fn policy_of(entry: &Entry, policies: &Policies) -> Result<RotationPolicySpec, String> {
     let policy = policies.policy(&entry.namespace, entry.spec.policy_name());
-    let policy = policy
-        .map_err(|error| format!("policy {}: {}", entry.spec.policy_name(), with_short_quotes(&error.to_string())))?;
-    Ok(Entry { policy, ..entry.clone() })
+    policy.map_err(|error| format!("policy {}: {}", entry.spec.policy_name(), with_short_quotes(&error.to_string())))
 }
 
 /// The stored GatewaySecret, with the known policy; `None` when it is deleted or being deleted. One that cannot be
@@ -252,14 +251,22 @@ fn is_listed<K>(event: &Event<K>) -> bool {
 /// The objects that the watches have shown.
 #[derive(Default)]
 struct WatchState {
-    known: BTreeMap<ObjectKey, Entry>,
+    /// With their policies.
+    known: BTreeMap<ObjectKey, Arc<Entry>>,
     unread: Unread,
+    /// Those whose policy cannot be parsed.
+    without_policy: Unread,
     /// An initial list in progress.
-    listed: (BTreeMap<ObjectKey, Entry>, Unread),
+    listed: (BTreeMap<ObjectKey, Arc<Entry>>, Unread),
     is_listed: bool,
     policies: [Option<BTreeMap<PolicyKey, Value>>; 2],
     listed_policies: [BTreeMap<PolicyKey, Value>; 2],
+    /// All policies, after both kinds were listed.
+    merged: Option<Policies>,
 }
+
+/// Events that are published together, if they are there together. Publishing takes time for each GatewaySecret.
+const EVENTS: usize = 256;
 
 /// Publishes the events of the watches in `cache`, and records how they are in `check`.
 async fn publish_events<P: Stream<Item = watcher::Result<Event<DynamicObject>>> + Send>(
@@ -275,34 +282,35 @@ async fn publish_events<P: Stream<Item = watcher::Result<Event<DynamicObject>>> 
     let policies = policies.into_iter().enumerate().map(|(kind, events)| {
         events.map(move |event| (kind, event.map(|event| Change::Policy(kind, Box::new(event))))).boxed()
     });
-    let mut events = stream::select_all(std::iter::once(gateway_secrets.boxed()).chain(policies));
+    let mut events = stream::select_all(std::iter::once(gateway_secrets.boxed()).chain(policies)).ready_chunks(EVENTS);
     let mut state = WatchState::default();
-    while let Some((watch, event)) = events.next().await {
-        let event = match event {
-            Ok(event) => event,
-            Err(error) => {
-                state.listed = Default::default();
-                state.listed_policies = Default::default();
-                cache.record_failure();
-                if let Some(failure) = watch_failure(&error, describe(&error)) {
-                    check.record(watch, failure);
+    while let Some(events) = events.next().await {
+        let mut listed = BTreeSet::new();
+        for (watch, event) in events {
+            match event {
+                Ok(Change::GatewaySecret(event)) => {
+                    listed.extend(is_listed(&event).then_some(watch));
+                    state.apply(*event, cache);
                 }
-                continue;
+                Ok(Change::Policy(kind, event)) => {
+                    listed.extend(is_listed(&event).then_some(watch));
+                    state.apply_policy(kind, *event);
+                }
+                Err(error) => {
+                    state.listed = Default::default();
+                    state.listed_policies = Default::default();
+                    cache.record_failure();
+                    if let Some(failure) = watch_failure(&error, describe(&error)) {
+                        check.record(watch, failure);
+                        listed.remove(&watch);
+                    }
+                }
             }
-        };
-        let was_listed = match event {
-            Change::GatewaySecret(event) => {
-                let is_listed = is_listed(&event);
-                state.apply(*event, cache);
-                is_listed
-            }
-            Change::Policy(kind, event) => {
-                let is_listed = is_listed(&event);
-                state.apply_policy(kind, *event, cache);
-                is_listed
-            }
-        };
-        if was_listed {
+        }
+        if !listed.is_empty() {
+            state.publish(cache);
+        }
+        for watch in listed {
             check.record(watch, CheckResult::Ok);
         }
     }
@@ -315,74 +323,87 @@ impl WatchState {
             // Only identity, spec and status are kept: not managedFields and the rest of the object.
             Event::InitApply(object) => {
                 let key = key(&object);
-                let known = self.known.get(&key).cloned();
+                let known = self.known.get(&key).map(Arc::as_ref);
                 let entry = parse_or_log(object, known, &mut self.listed.1, cache);
-                self.listed.0.extend(entry.map(|entry| (key, entry)));
+                self.listed.0.extend(entry.map(|entry| (key, Arc::new(entry))));
             }
             Event::InitDone => {
                 (self.known, self.unread) = std::mem::take(&mut self.listed);
                 self.is_listed = true;
                 tracing::info!(gatewaysecrets = self.known.len(), "GatewaySecrets listed");
-                self.publish(cache);
+                self.without_policy.clear();
+                self.set_policies(|_| true);
             }
             Event::Apply(object) => {
                 let key = key(&object);
-                let known = self.known.get(&key).cloned();
-                self.known.extend(parse_or_log(object, known, &mut self.unread, cache).map(|entry| (key, entry)));
-                self.publish(cache);
+                let known = self.known.get(&key).map(Arc::as_ref);
+                let entry = parse_or_log(object, known, &mut self.unread, cache);
+                self.known.extend(entry.map(|entry| (key.clone(), Arc::new(entry))));
+                self.set_policies(|applied| *applied == key);
             }
             Event::Delete(object) => {
-                self.known.remove(&key(&object));
-                self.unread.remove(&key(&object));
-                self.publish(cache);
+                let key = key(&object);
+                self.known.remove(&key);
+                self.unread.remove(&key);
+                self.without_policy.remove(&key);
             }
         }
     }
 
-    fn apply_policy(&mut self, kind: PolicyKind, event: Event<DynamicObject>, cache: &RegistryCache) {
+    fn apply_policy(&mut self, kind: PolicyKind, event: Event<DynamicObject>) {
         let listed = &mut self.listed_policies[kind];
         let known = &mut self.policies[kind];
         match event {
-            Event::Init => listed.clear(),
+            Event::Init => return listed.clear(),
             Event::InitApply(policy) => {
                 listed.insert(policy_key(&policy), policy.data["spec"].clone());
+                return;
             }
-            Event::InitDone => {
-                *known = Some(std::mem::take(listed));
-                self.publish(cache);
-            }
+            Event::InitDone => *known = Some(std::mem::take(listed)),
             Event::Apply(policy) => {
                 known.get_or_insert_default().insert(policy_key(&policy), policy.data["spec"].clone());
-                self.publish(cache);
             }
             Event::Delete(policy) => {
                 known.get_or_insert_default().remove(&policy_key(&policy));
-                self.publish(cache);
+            }
+        }
+        if let [Some(namespaced), Some(cluster)] = &self.policies {
+            let merged = self.merged.insert(Policies::default());
+            for (key, spec) in namespaced.iter().chain(cluster) {
+                merged.insert(key.clone(), spec.clone());
+            }
+            self.set_policies(|_| true);
+        }
+    }
+
+    /// Sets the policies of some GatewaySecrets.
+    fn set_policies(&mut self, is_meant: impl Fn(&ObjectKey) -> bool) {
+        let Some(policies) = &self.merged else { return };
+        for (key, entry) in self.known.iter_mut().filter(|(key, _)| is_meant(key)) {
+            match policy_of(entry, policies) {
+                Ok(policy) => {
+                    self.without_policy.remove(key);
+                    if policy != entry.policy {
+                        Arc::make_mut(entry).policy = policy;
+                    }
+                }
+                // The last policy stays.
+                Err(error) => drop(self.without_policy.insert(key.clone(), error)),
             }
         }
     }
 
     /// Publishes the registry after all kinds were listed. Without its policy, a GatewaySecret would have the default
     /// one.
-    fn publish(&mut self, cache: &RegistryCache) {
-        let [Some(namespaced), Some(cluster)] = &self.policies else { return };
-        if !self.is_listed {
+    fn publish(&self, cache: &RegistryCache) {
+        if !self.is_listed || self.merged.is_none() {
             return;
         }
-        let mut policies = Policies::default();
-        for (key, spec) in namespaced.iter().chain(cluster) {
-            policies.insert(key.clone(), spec.clone());
-        }
-        let mut unread = self.unread.clone();
-        for (key, entry) in &mut self.known {
-            match with_policy(entry, &policies) {
-                Ok(updated) => *entry = updated,
-                // The last policy stays.
-                Err(error) => drop(unread.insert(key.clone(), error)),
-            }
-        }
-        cache.publish_unread(unread.clone());
-        cache.publish(Registry::new(self.known.values().cloned()).with_unread(unread.keys().cloned()));
+        let unread: Unread =
+            self.unread.iter().chain(&self.without_policy).map(|(key, error)| (key.clone(), error.clone())).collect();
+        let registry = Registry::new(self.known.values().cloned()).with_unread(unread.keys().cloned());
+        cache.publish_unread(unread);
+        cache.publish(registry);
     }
 }
 
@@ -393,12 +414,13 @@ fn key(object: &Guarded) -> ObjectKey {
 }
 
 /// The entry of an object. If the object cannot be parsed, the last entry stays: without one its Secret would be unguarded.
-fn parse_or_log(object: Guarded, known: Option<Entry>, unread: &mut Unread, cache: &RegistryCache) -> Option<Entry> {
+fn parse_or_log(object: Guarded, known: Option<&Entry>, unread: &mut Unread, cache: &RegistryCache) -> Option<Entry> {
     let key = key(&object);
     match parse(object) {
         Ok(entry) => {
             unread.remove(&key);
-            Some(entry)
+            let policy = known.map(|known| known.policy.clone()).unwrap_or_default();
+            Some(Entry { policy, ..entry })
         }
         Err(error) => {
             cache.record_failure();
@@ -409,7 +431,7 @@ fn parse_or_log(object: Guarded, known: Option<Entry>, unread: &mut Unread, cach
                 "GatewaySecret cannot be parsed, its last valid version stays in use: {error}"
             );
             unread.insert(key, error.clone());
-            known.map(|known| Entry { unread: Some(error), ..known })
+            known.map(|known| Entry { unread: Some(error), ..known.clone() })
         }
     }
 }
@@ -587,6 +609,58 @@ mod tests {
         events.extend([Ok(Event::InitDone), Ok(Event::Apply(good("c"))), Ok(Event::Delete(good("b")))]);
         events.extend([Err(lost()), Ok(Event::Init), Ok(Event::InitApply(good("d")))]);
         assert_eq!(names_after(events).await, (Some(vec!["a".to_owned(), "c".to_owned()]), 1));
+    }
+
+    #[tokio::test]
+    async fn a_change_of_one_gateway_secret_copies_no_other() {
+        let cache = RegistryCache::default();
+        let mut state = WatchState::default();
+        for event in [Event::Init, Event::InitApply(good("a")), Event::InitApply(good("b")), Event::InitDone] {
+            state.apply(event, &cache);
+        }
+        for kind in [0, 1] {
+            state.apply_policy(kind, Event::InitDone);
+        }
+        let published = |state: &WatchState| {
+            state.publish(&cache);
+            cache.registry().expect("a registry").entries().to_vec()
+        };
+        let before = published(&state);
+        state.apply(Event::Apply(object("b", json!({ "sourceSecretName": "other" }))), &cache);
+        let after = published(&state);
+        assert!(Arc::ptr_eq(&before[0], &after[0]), "{after:?}");
+        assert_eq!((before[1].source_name(), after[1].source_name()), ("root", "other"));
+    }
+
+    #[tokio::test]
+    async fn the_last_policy_stays_while_the_new_one_cannot_be_parsed() {
+        let (cache, mut state) = (RegistryCache::default(), WatchState::default());
+        let policy = |name: &str, spec: Value| -> DynamicObject {
+            let metadata = json!({ "name": name });
+            let object = json!({ "apiVersion": "trustspan.dev/v1alpha1", "kind": "ClusterRotationPolicy", "metadata": metadata, "spec": spec });
+            serde_json::from_value(object).expect("an object")
+        };
+        let named = |policy: &str| object("a", json!({ "sourceSecretName": "root", "policyName": policy }));
+        for event in [Event::Init, Event::InitApply(named("three")), Event::InitDone] {
+            state.apply(event, &cache);
+        }
+        state.apply_policy(0, Event::InitDone);
+        for event in [
+            Event::InitApply(policy("three", json!({ "maxPreviousCAs": 3 }))),
+            Event::InitApply(policy("bad", json!({ "maxPreviousCAs": "many" }))),
+            Event::InitDone,
+        ] {
+            state.apply_policy(1, event);
+        }
+        let published = |state: &WatchState| {
+            state.publish(&cache);
+            (cache.registry().expect("a registry").entries()[0].policy.max_previous_cas, cache.unread().len())
+        };
+        assert_eq!(published(&state), (Some(3), 0));
+        state.apply(Event::Apply(named("bad")), &cache);
+        assert_eq!(published(&state), (Some(3), 1));
+        state.apply_policy(1, Event::Apply(policy("bad", json!({ "maxPreviousCAs": 2 }))));
+        assert_eq!(published(&state), (Some(2), 0));
     }
 
     #[tokio::test(start_paused = true)]

@@ -190,7 +190,7 @@ fn rejects_the_removal_of_the_ca_of_active_clients() {
 fn ignores_what_is_not_observed_and_hides_other_namespaces() {
     let cluster = Cluster::new(Content::new(&[0, 1], 1)).with("shop", Content::new(&[1], 0));
     let registry = cluster.registry(at(2030));
-    let mut entry = registry.entries()[0].clone();
+    let mut entry = registry.entries()[0].as_ref().clone();
     let messages = |status: &GatewaySecretStatus| Cluster::without_first_ca(status);
     entry.status.leaves.as_mut().unwrap()[0].namespace = "elsewhere".to_owned();
     let told = messages(&entry.status);
@@ -250,7 +250,7 @@ fn rejects_a_sibling_without_the_ca_of_active_clients() {
 #[test]
 fn rejects_a_source_of_trust_without_the_ca_of_active_clients() {
     let cluster = Cluster::new(Content::new(&[0, 1], 1)).with("shop", Content::new(&[1], 0));
-    let mut entry = cluster.registry(at(2030)).entries()[0].clone();
+    let mut entry = cluster.registry(at(2030)).entries()[0].as_ref().clone();
     let source = |kind: &str| TrustSourceUse {
         kind: kind.to_owned(),
         namespace: "mesh".to_owned(),
@@ -289,7 +289,7 @@ fn rejects_a_source_of_trust_without_the_ca_of_active_clients() {
 fn a_new_sibling_of_a_source_of_trust_accepts_the_clients_in_use() {
     let cluster = Cluster::new(Content::new(&[0, 1], 1)).with("shop", Content::new(&[1], 0));
     let created = |accepts_clients: bool, ca: usize| {
-        let mut entry = cluster.registry(at(2030)).entries()[0].clone();
+        let mut entry = cluster.registry(at(2030)).entries()[0].as_ref().clone();
         let source = |name: &str| TrustSourceUse {
             kind: "Secret".to_owned(),
             namespace: "mesh".to_owned(),
@@ -314,7 +314,7 @@ fn a_new_sibling_of_a_source_of_trust_accepts_the_clients_in_use() {
 fn a_cacert_sibling_is_deleted_only_if_the_managed_secret_accepts_the_clients_in_use() {
     let deleted = |cas: &[usize], managed: &[usize]| {
         let cluster = Cluster::new(Content::new(&[1], 1)).with("shop", Content::new(&[1], 0));
-        let mut entry = cluster.registry(at(2030)).entries()[0].clone();
+        let mut entry = cluster.registry(at(2030)).entries()[0].as_ref().clone();
         let text: String = cas.iter().map(|ca| CAS[*ca].pem()).collect();
         entry.status.bundle = Content::new(managed, 0).anchors().iter().map(crate::api::TrustAnchor::from).collect();
         let old = json!({"metadata": {"namespace": "mesh", "name": "gw-cacert"}, "stringData": {"cacert": text}});

@@ -22,7 +22,7 @@ use crate::pki::{Keys, Kind, block};
 use crate::pool::POOL;
 
 fn judged(label: &str, kind: &Value, object: &Value, old: &Value) -> Trial {
-    let (body, registry) = (body(kind.clone(), object, old), Registry::new([]));
+    let (body, registry) = (body(kind.clone(), object, old), Registry::default());
     trial(label, || {
         let review = Review::parse(body.as_bytes(), Limits::default().review).expect("a review");
         let request = Request { in_guarded_namespace: true, ..review.request("agent") };

@@ -67,7 +67,7 @@ fn long_keys() {
     let parts: Vec<_> = ring.split_inclusive("-----END CERTIFICATE-----\n").take(30).collect();
     let long = format!("{leaf}{}", parts.concat());
     let mut trials = Vec::new();
-    let (kind, registry) = (json!({"group": "", "version": "v1", "kind": "Secret"}), Registry::new([]));
+    let (kind, registry) = (json!({"group": "", "version": "v1", "kind": "Secret"}), Registry::default());
     for (bundle, text) in [("roots", &roots), ("cross-signed", &ring)] {
         for (chain, shown) in [("a leaf", &leaf), ("a long chain", &long)] {
             let name = format!("{bundle} with keys of 8192 bits, {chain}");

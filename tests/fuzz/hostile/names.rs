@@ -74,7 +74,7 @@ fn names_under_constraints() {
         ("hosts under a long constraint", pair(EXCLUDED, &of(DNS, &long), 10 * LEAF, &wide, "leaf")),
     ];
     let mut trials = Vec::new();
-    let (kind, registry) = (json!({"group": "", "version": "v1", "kind": "Secret"}), Registry::new([]));
+    let (kind, registry) = (json!({"group": "", "version": "v1", "kind": "Secret"}), Registry::default());
     for (name, [ca, leaf]) in cases {
         let parsed = |one: &Identity| Certificate::parse(&one.der).expect("a certificate");
         trials.push(trial(format!("{name}, verified"), || {
