@@ -1,9 +1,12 @@
 //! `trustspan agent`: the rotation controller.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::panic;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+
+use tokio::task::JoinSet;
 
 use super::controller_args::ControllerArgs;
 use super::log::LogArgs;
@@ -107,6 +110,9 @@ async fn control(args: Args) -> Result<ExitCode, RunError> {
     let lease_check = health.add("leader-lease", Requirement::AtStart);
     let election = args.controller.election();
     let (leadership, elect) = lease::elect(client.clone(), election.clone(), lease_check);
+    // A separate task: a renewal must not wait for other work.
+    let mut electing = JoinSet::new();
+    electing.spawn(elect);
     let agent_metrics = Arc::default();
     let metrics = Metrics::new(registry.clone(), None).with(health_server::collector(health.clone()));
     let metrics =
@@ -114,7 +120,10 @@ async fn control(args: Args) -> Result<ExitCode, RunError> {
     let metrics = Arc::new(metrics);
     tracing::info!("listening on http://{address}: /metrics, /livez, /readyz, /healthz");
     let end = tokio::select! {
-        refused = elect => Err(refused.into()),
+        Some(ended) = electing.join_next() => match ended {
+            Ok(refused) => Err(refused.into()),
+            Err(error) => panic::resume_unwind(error.into_panic()),
+        },
         () = checks.run(client.clone(), registry.clone()) => Ok(ExitCode::SUCCESS),
         error = server::plain(listener, health_server::router(health.clone(), move || metrics.encode())) => Err(error.into()),
         () = agent::run(client.clone(), registry, leadership, settings, agent_metrics, health) => Ok(ExitCode::SUCCESS),
@@ -123,6 +132,7 @@ async fn control(args: Args) -> Result<ExitCode, RunError> {
             Ok(ExitCode::SUCCESS)
         }
     };
+    electing.shutdown().await;
     // Nothing is written any more: another process may become the leader at once.
     lease::release(client, &election).await;
     end
