@@ -14,7 +14,7 @@ use crate::rotation::readers::{ReaderTrust, TlsReader, readers};
 use crate::store::{cluster, objects};
 
 /// The last lists. A kind that cannot be listed keeps its previous objects.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ClusterSnapshot {
     /// The GatewaySecrets that it was read for, with their workload labels.
     read_for: BTreeMap<(String, String), BTreeMap<String, String>>,
@@ -29,7 +29,7 @@ pub(super) struct ClusterSnapshot {
 }
 
 /// The outcome of a list.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 enum Listed {
     /// The last objects.
     Objects(Vec<Value>),

@@ -172,7 +172,12 @@ async fn refresh_snapshot(
             let permitted: Vec<_> = entries.filter(|entry| permissions.has(entry)).collect();
             let snapshot = ClusterSnapshot::read(client, &permitted, &before).await;
             gateway_resync::resync(client, leadership, &snapshot, &registry, settings).await;
-            sender.send_replace(Arc::new(snapshot));
+            // A change wakes all reconcilers.
+            sender.send_if_modified(|before| {
+                let is_changed = **before != snapshot;
+                *before = Arc::new(snapshot);
+                is_changed
+            });
         };
         if timeout(RECONCILE_TIMEOUT, refresh).await.is_err() {
             tracing::warn!(

@@ -214,7 +214,8 @@ impl Reconciler {
     async fn reconcile(&mut self) -> Result<Option<Duration>, AgentError> {
         let ReconcileInput { entry: known, has_conflict } = self.input.borrow_and_update().clone();
         let snapshot = self.snapshot.borrow_and_update().clone();
-        if has_conflict {
+        // A new snapshot wakes this task.
+        if has_conflict || snapshot.unread(&known) == Some(Unread::NotYet) {
             return Ok(None);
         }
         let Some(mut entry) = self.get_current(&known).await? else { return Ok(None) };
@@ -232,9 +233,9 @@ impl Reconciler {
             self.write_status(&entry, &status).await?;
             return Ok(Some(DEBOUNCE));
         }
+        // Its labels may have changed since.
         let unread = snapshot.unread(&entry);
         if unread == Some(Unread::NotYet) {
-            // A new snapshot wakes this task.
             return Ok(None);
         }
         let read = cluster_state::read_source_secret(&self.budget.client, &entry).await;
