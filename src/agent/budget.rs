@@ -1,12 +1,15 @@
-//! What the objects of one namespace may cost the agent and the API server. A namespace that exceeds its budget waits; no other does.
+//! What the objects of one namespace, and those of all together, may cost the agent and the API server. A namespace that exceeds its budget
+//! waits; no other does.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use axum::http::Request;
 use kube::Client;
+use kube::client::Body;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::watches::SharedWatches;
 
@@ -20,6 +23,10 @@ const RECONCILES: usize = 2;
 const WATCHES: usize = 384;
 /// Time in which one request about a TrustConsumer is earned whose objects may not be read, over all namespaces.
 const REFUSED_INTERVAL: Duration = Duration::from_millis(100);
+/// Requests in flight for all namespaces, and as many for new watches. More would only wait in the API server, before those of others.
+const IN_FLIGHT: usize = 32;
+/// Longest wait of a request for others: an API server that answers slowly must not make reconciles reach their time-out.
+const MAX_WAIT: Duration = Duration::from_secs(1);
 /// Longest resync interval that the rate of requests is computed from.
 const MAX_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -29,6 +36,7 @@ pub(super) struct Budgets {
     /// Time in which one request is earned.
     interval: Duration,
     refused: RequestRate,
+    in_flight: Arc<InFlight>,
     namespaces: Mutex<BTreeMap<String, Arc<NamespaceBudget>>>,
 }
 
@@ -36,7 +44,8 @@ impl Budgets {
     /// Budgets of requests by this client.
     pub(super) fn new(client: Client, resync_interval: Duration) -> Self {
         let interval = resync_interval.min(MAX_INTERVAL) / REQUESTS;
-        Self { client, interval, refused: RequestRate::new(REFUSED_INTERVAL, 1), namespaces: Mutex::default() }
+        let refused = RequestRate::new(REFUSED_INTERVAL, 1);
+        Self { client, interval, refused, in_flight: Arc::default(), namespaces: Mutex::default() }
     }
 
     /// Whether an object may be asked for now that was refused before. Counts it, if it may.
@@ -55,7 +64,7 @@ impl Budgets {
             return known.clone();
         }
         namespaces.retain(|_, budget| Arc::strong_count(budget) > 1 || budget.is_in_use());
-        let budget = Arc::new(NamespaceBudget::new(self.client.clone(), self.interval));
+        let budget = Arc::new(NamespaceBudget::new(self.client.clone(), self.interval, self.in_flight.clone()));
         namespaces.insert(namespace.to_owned(), budget.clone());
         budget
     }
@@ -74,13 +83,14 @@ pub(super) struct NamespaceBudget {
 }
 
 impl NamespaceBudget {
-    fn new(client: Client, interval: Duration) -> Self {
+    fn new(client: Client, interval: Duration, in_flight: Arc<InFlight>) -> Self {
         let requests = Arc::new(RequestRate::new(interval, BURST));
         let counted = requests.clone();
-        let service = tower::service_fn(move |request| {
-            let (client, requests) = (client.clone(), counted.clone());
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (client, requests, in_flight) = (client.clone(), counted.clone(), in_flight.clone());
             async move {
                 requests.count();
+                let _turn = timeout(MAX_WAIT, in_flight.of(&request).acquire()).await;
                 client.send(request).await
             }
         });
@@ -123,6 +133,25 @@ impl NamespaceBudget {
     }
 }
 
+/// The requests that the API server has not begun to answer. New watches are apart: what is between may answer none of them.
+struct InFlight {
+    watches: Semaphore,
+    others: Semaphore,
+}
+
+impl Default for InFlight {
+    fn default() -> Self {
+        Self { watches: Semaphore::new(IN_FLIGHT), others: Semaphore::new(IN_FLIGHT) }
+    }
+}
+
+impl InFlight {
+    fn of(&self, request: &Request<Body>) -> &Semaphore {
+        let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+        if is_watch { &self.watches } else { &self.others }
+    }
+}
+
 /// A rate of requests with a burst (the generic cell rate algorithm, ITU-T I.371). Requests are never delayed by it: a reconcile
 /// that was interrupted between two of them would be repeated.
 struct RequestRate {
@@ -155,19 +184,21 @@ impl RequestRate {
 
 #[cfg(test)]
 mod tests {
-    use kube::client::Body;
+    use std::future;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::task::JoinSet;
 
     use super::*;
 
     fn budgets() -> Budgets {
-        let answer =
-            |_: axum::http::Request<Body>| async { Ok::<_, kube::Error>(axum::http::Response::new(Body::empty())) };
+        let answer = |_: Request<Body>| async { Ok::<_, kube::Error>(axum::http::Response::new(Body::empty())) };
         Budgets::new(Client::new(tower::service_fn(answer), "default"), MAX_INTERVAL)
     }
 
     async fn request(budget: &NamespaceBudget, times: u32) {
         for _ in 0..times {
-            budget.client.send(axum::http::Request::new(Body::empty())).await.expect("an answer");
+            budget.client.send(Request::new(Body::empty())).await.expect("an answer");
         }
     }
 
@@ -224,5 +255,31 @@ mod tests {
         }
         let next = tokio::time::timeout(Duration::from_millis(10), budget.reconcile());
         assert!(next.await.is_err(), "a third reconcile at the same time");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limited_number_of_requests_is_in_flight_for_all_namespaces_and_watches_take_none_of_them() {
+        let in_flight = Arc::new(AtomicUsize::new(0));
+        let counted = in_flight.clone();
+        let unanswered = tower::service_fn(move |_: Request<Body>| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            future::pending::<kube::Result<axum::http::Response<Body>>>()
+        });
+        let budgets = Budgets::new(Client::new(unanswered, "default"), MAX_INTERVAL);
+        let mut sent = JoinSet::new();
+        let mut send = |uri: &'static str| {
+            for number in 0..2 * IN_FLIGHT {
+                let client = budgets.of(&format!("namespace-{number}")).client.clone();
+                sent.spawn(async move { client.send(Request::get(uri).body(Body::empty()).expect("a request")).await });
+            }
+        };
+        send("/api/v1/secrets?&watch=true");
+        sleep(MAX_WAIT / 4).await;
+        assert_eq!(in_flight.load(Ordering::SeqCst), IN_FLIGHT);
+        send("/api/v1/secrets");
+        sleep(MAX_WAIT / 4).await;
+        assert_eq!(in_flight.load(Ordering::SeqCst), 2 * IN_FLIGHT);
+        sleep(MAX_WAIT).await;
+        assert_eq!(in_flight.load(Ordering::SeqCst), 4 * IN_FLIGHT, "an API server that answers slowly");
     }
 }
