@@ -1,10 +1,11 @@
-//! `null PORT CERTIFICATE KEY`: answers every review with the same bytes, over HTTPS. `/parse` reads the body as JSON before.
+//! `null PORT CERTIFICATE KEY`: answers every review with the same bytes, over HTTPS. `/parse` reads the body as JSON before,
+//! and `/allow` answers as an API server expects it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
 use axum::{Router, body::Bytes, http::StatusCode, http::header::CONTENT_TYPE, response::IntoResponse, routing::post};
 use axum_server::tls_rustls::RustlsConfig;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -18,7 +19,7 @@ async fn main() {
     let (port, certificate, key) = (next().parse().expect("a port"), next(), next());
     rustls::crypto::aws_lc_rs::default_provider().install_default().expect("no other provider");
     let tls = RustlsConfig::from_pem_file(certificate, key).await.expect("a certificate with its key");
-    let app = Router::new().route("/null", post(null)).route("/parse", post(parse));
+    let app = Router::new().route("/null", post(null)).route("/parse", post(parse)).route("/allow", post(allow));
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     axum_server::bind_rustls(address, tls).serve(app.into_make_service()).await.expect("a free port");
 }
@@ -34,4 +35,11 @@ async fn parse(body: Bytes) -> Result<impl IntoResponse, StatusCode> {
         return Err(StatusCode::BAD_REQUEST);
     }
     Ok(([(CONTENT_TYPE, "application/json")], ANSWER))
+}
+
+async fn allow(body: Bytes) -> Result<impl IntoResponse, StatusCode> {
+    let review: Value = serde_json::from_slice(&body).map_err(|_| StatusCode::BAD_REQUEST)?;
+    let response = json!({ "uid": review["request"]["uid"], "allowed": true });
+    let answer = json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response });
+    Ok(([(CONTENT_TYPE, "application/json")], answer.to_string()))
 }
