@@ -91,6 +91,22 @@ impl<'c> Registration<'c> {
         Ok(registration)
     }
 
+    /// Waits until the API server uses all configurations as they are now. It learns of changes of a kind in their order, so it registers a
+    /// [`probe`] of each kind after them.
+    pub(crate) fn wait_current(cluster: &'c Cluster, namespace: &str) -> Result<()> {
+        let mut probes = Self { cluster, configurations: Vec::new(), namespace: namespace.to_owned() };
+        for kind in ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"] {
+            let name = format!("{PROBE}-{}", cluster.unique());
+            let configuration = json!({
+                "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind,
+                "metadata": { "name": name }, "webhooks": [probe(&name)],
+            });
+            probes.configurations.push((kind.to_lowercase(), name));
+            cluster.kubectl(["create", "-f", "-"]).stdin(configuration.to_string()).ok()?;
+        }
+        probes.wait_heeded(true)
+    }
+
     /// Deletes the configurations, and waits until the API server no longer uses them.
     pub(crate) fn unregister(mut self) -> Result<()> {
         self.delete()?;

@@ -26,7 +26,8 @@ use trustspan::store::{certgen::api, cluster::connect};
 
 use crate::secrets::reviews;
 use crate::testbed::{
-    Agents, Authority, Balancer, Cluster, Process, SOON, Server, Source, User, base64, mount, shipped, wait_for,
+    Agents, Authority, Balancer, Cluster, Process, Registration, SOON, Server, Source, User, base64, mount, shipped,
+    wait_for,
 };
 
 cases![
@@ -158,6 +159,8 @@ impl<'c> Bed<'c> {
 
     /// Waits until requests are admitted again. Failures after that are undisturbed ones.
     fn wait_admitted(&self, load: &Load) -> Result<()> {
+        // Before, requests can be admitted because the API server does not know the reverted caBundle yet.
+        Registration::wait_current(self.cluster, self.ns)?;
         let begin = Instant::now();
         wait_for("requests to be admitted again", SOON, || {
             Ok(load.state().successes.iter().filter(|begun| **begun > begin).count() >= ADMITTED_AGAIN)
