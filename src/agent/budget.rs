@@ -133,7 +133,8 @@ impl NamespaceBudget {
     }
 }
 
-/// The requests that the API server has not begun to answer. New watches are apart: what is between may answer none of them.
+/// The requests that the API server has not begun to answer. New watches are apart: a proxy can delay the answer to a watch until its first
+/// event.
 struct InFlight {
     watches: Semaphore,
     others: Semaphore,

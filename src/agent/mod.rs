@@ -117,7 +117,7 @@ pub async fn run(
             leadership.acquired().await;
             let mut end = leadership.clone();
             tokio::select! {
-                () = end.lost() => {}
+                () = end.lost() => tracing::warn!("leadership lost: reconciles stop until this process leads again"),
                 () = run_as_leader(&client, &cache, &leadership, &settings, &recorder, &health) => {}
             }
         }
