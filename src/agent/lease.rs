@@ -1,6 +1,7 @@
 //! Leader election by a Lease (coordination.k8s.io/v1), as in client-go's `leaderelection`: clocks of different machines are never
 //! compared. A Lease has expired when it has not changed for its duration, by the local clock, since this process last saw it change.
 
+use std::panic;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -9,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::PostParams;
 use kube::{Api, Client};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::health::CheckResult;
@@ -126,78 +128,109 @@ pub struct LeaseRefused {
     reason: String,
 }
 
-/// The leadership of this process, and the task that acquires and renews the Lease, and records in `check` whether it can. The task ends only
-/// if the API server refuses the Lease for a whole lease duration at start. Later, it retries: another process may lead meanwhile.
-pub fn elect(
-    client: Client,
+/// A process that can become the leader.
+#[derive(Debug)]
+pub struct Candidate {
+    api: Api<Lease>,
     election: LeaderElection,
-    check: CheckHandle,
-) -> (Leadership, impl Future<Output = LeaseRefused>) {
-    let (sender, receiver) = watch::channel(None);
-    let task = async move {
-        let api: Api<Lease> = Api::namespaced(client, &election.namespace);
-        let mut observed: Option<(LeaseSpec, Instant)> = None;
-        let mut refused_since = None;
-        let mut has_succeeded = false;
-        loop {
-            let started = Instant::now();
-            let attempt = try_acquire_or_renew(&api, &election, &mut observed);
-            let outcome = timeout(election.request_timeout(), attempt).await;
-            let outcome = outcome.unwrap_or_else(|_| Err(kube::Error::Service("no answer".into())));
-            if outcome.is_ok() {
-                has_succeeded = true;
-                check.record(CheckResult::Ok);
-            }
-            match outcome {
-                Ok(true) => {
-                    if sender.send_replace(Some(started + election.renew_deadline())).is_none() {
-                        tracing::info!(identity = election.identity, "became the leader");
-                    }
-                }
-                Ok(false) => {
-                    if sender.send_replace(None).is_some() {
-                        tracing::warn!("another process became the leader");
-                    }
-                }
-                // A failed renewal does not end the leadership before the renew deadline.
-                Err(error) => {
-                    let reason = cluster::error_message(&error);
-                    let failure = cluster::check_failure(&error, reason.clone());
-                    let is_refused = matches!(failure, CheckResult::Misconfigured(_));
-                    check.record(failure);
-                    refused_since = refused_since.or(Some(started)).filter(|_| is_refused);
-                    // Permissions that were granted at the same time as this process was started may take effect later. An API server that has just
-                    // started refuses everything until it has read the Roles.
-                    let is_final = |since: Instant| since.elapsed() >= election.lease_duration;
-                    if !has_succeeded && refused_since.is_some_and(is_final) {
-                        let LeaderElection { namespace, name, .. } = election;
-                        return LeaseRefused { namespace, name, reason };
-                    }
-                }
-            }
-            sleep(election.retry_period()).await;
-        }
-    };
-    (Leadership(receiver), task)
+    leadership: Leadership,
+    /// Separate, since a renewal must not wait for other work.
+    task: JoinSet<LeaseRefused>,
 }
 
-/// Releases the Lease, so that another candidate need not wait for its expiry. Must be called after the last write.
-pub async fn release(client: Client, election: &LeaderElection) {
-    let api: Api<Lease> = Api::namespaced(client, &election.namespace);
-    let release = async {
-        let mut lease = api.get_opt(&election.name).await?;
-        let spec = lease.as_mut().and_then(|lease| lease.spec.as_mut());
-        if let Some(spec) = spec.filter(|spec| spec.holder_identity.as_deref() == Some(&election.identity)) {
-            spec.holder_identity = None;
-            if let Some(lease) = &lease {
-                api.replace(&election.name, &PostParams::default(), lease).await?;
+impl Candidate {
+    /// Spawns a task that acquires and renews the Lease, and records in `check` whether it can.
+    pub fn start(client: Client, election: LeaderElection, check: CheckHandle) -> Self {
+        let api: Api<Lease> = Api::namespaced(client, &election.namespace);
+        let (sender, receiver) = watch::channel(None);
+        let mut task = JoinSet::new();
+        task.spawn(acquire_and_renew(api.clone(), election.clone(), check, sender));
+        Self { api, election, leadership: Leadership(receiver), task }
+    }
+
+    /// Until when this process is the leader.
+    pub fn leadership(&self) -> Leadership {
+        self.leadership.clone()
+    }
+
+    /// Ends only if the API server refuses the Lease for a whole lease duration at start. Later, it is tried again: another process may lead
+    /// meanwhile.
+    pub async fn refused(&mut self) -> LeaseRefused {
+        match self.task.join_next().await {
+            Some(Ok(refused)) => refused,
+            Some(Err(error)) => panic::resume_unwind(error.into_panic()),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Releases the Lease, so that another candidate need not wait for its expiry. Must be called after the last write.
+    pub async fn release(mut self) {
+        self.task.shutdown().await;
+        let Self { api, election, .. } = self;
+        let release = async {
+            let mut lease = api.get_opt(&election.name).await?;
+            let spec = lease.as_mut().and_then(|lease| lease.spec.as_mut());
+            if let Some(spec) = spec.filter(|spec| spec.holder_identity.as_deref() == Some(&election.identity)) {
+                spec.holder_identity = None;
+                if let Some(lease) = &lease {
+                    api.replace(&election.name, &PostParams::default(), lease).await?;
+                }
+            }
+            Ok(())
+        };
+        let outcome = timeout(election.request_timeout(), release).await;
+        if let Err(error) = outcome.unwrap_or_else(|_| Err(kube::Error::Service("no answer".into()))) {
+            tracing::warn!("Lease {} not released: {}", election.name, cluster::error_message(&error));
+        }
+    }
+}
+
+async fn acquire_and_renew(
+    api: Api<Lease>,
+    election: LeaderElection,
+    check: CheckHandle,
+    leadership: watch::Sender<Option<Instant>>,
+) -> LeaseRefused {
+    let mut observed: Option<(LeaseSpec, Instant)> = None;
+    let mut refused_since = None;
+    let mut has_succeeded = false;
+    loop {
+        let started = Instant::now();
+        let attempt = try_acquire_or_renew(&api, &election, &mut observed);
+        let outcome = timeout(election.request_timeout(), attempt).await;
+        let outcome = outcome.unwrap_or_else(|_| Err(kube::Error::Service("no answer".into())));
+        if outcome.is_ok() {
+            has_succeeded = true;
+            check.record(CheckResult::Ok);
+        }
+        match outcome {
+            Ok(true) => {
+                if leadership.send_replace(Some(started + election.renew_deadline())).is_none() {
+                    tracing::info!(identity = election.identity, "became the leader");
+                }
+            }
+            Ok(false) => {
+                if leadership.send_replace(None).is_some() {
+                    tracing::warn!("another process became the leader");
+                }
+            }
+            // A failed renewal does not end the leadership before the renew deadline.
+            Err(error) => {
+                let reason = cluster::error_message(&error);
+                let failure = cluster::check_failure(&error, reason.clone());
+                let is_refused = matches!(failure, CheckResult::Misconfigured(_));
+                check.record(failure);
+                refused_since = refused_since.or(Some(started)).filter(|_| is_refused);
+                // Permissions that were granted at the same time as this process was started may take effect later. An API server that has just
+                // started refuses everything until it has read the Roles.
+                let is_final = |since: Instant| since.elapsed() >= election.lease_duration;
+                if !has_succeeded && refused_since.is_some_and(is_final) {
+                    let LeaderElection { namespace, name, .. } = election;
+                    return LeaseRefused { namespace, name, reason };
+                }
             }
         }
-        Ok(())
-    };
-    let outcome = timeout(election.request_timeout(), release).await;
-    if let Err(error) = outcome.unwrap_or_else(|_| Err(kube::Error::Service("no answer".into()))) {
-        tracing::warn!("Lease {} not released: {}", election.name, cluster::error_message(&error));
+        sleep(election.retry_period()).await;
     }
 }
 
@@ -279,8 +312,8 @@ mod tests {
         };
         let client = Client::new(tower::service_fn(answer), "default");
         let check = Arc::new(HealthState::default()).add("leader-lease", Requirement::Never);
-        let (_leadership, task) = elect(client, LeaderElection::default(), check);
-        timeout(Duration::from_secs(60), task).await.ok().map(|_| start.elapsed().as_secs())
+        let mut candidate = Candidate::start(client, LeaderElection::default(), check);
+        timeout(Duration::from_secs(60), candidate.refused()).await.ok().map(|_| start.elapsed().as_secs())
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,18 +1,15 @@
 //! `trustspan agent`: the rotation controller.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::panic;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use tokio::task::JoinSet;
-
 use super::controller_args::ControllerArgs;
 use super::log::LogArgs;
 use super::serve::{ClusterChecks, ListenError, listen};
-use crate::agent::lease::LeaseRefused;
-use crate::agent::{self, Settings, lease};
+use crate::agent::lease::{Candidate, LeaseRefused};
+use crate::agent::{self, Settings};
 use crate::certgen::{Profile, TRUSTSPAN_WEBHOOK};
 use crate::health::Requirement;
 use crate::store::{HealthState, RegistryCache, cluster};
@@ -108,11 +105,8 @@ async fn control(args: Args) -> Result<ExitCode, RunError> {
     let health = Arc::new(HealthState::default());
     let checks = ClusterChecks::new(&health);
     let lease_check = health.add("leader-lease", Requirement::AtStart);
-    let election = args.controller.election();
-    let (leadership, elect) = lease::elect(client.clone(), election.clone(), lease_check);
-    // A separate task: a renewal must not wait for other work.
-    let mut electing = JoinSet::new();
-    electing.spawn(elect);
+    let mut candidate = Candidate::start(client.clone(), args.controller.election(), lease_check);
+    let leadership = candidate.leadership();
     let agent_metrics = Arc::default();
     let metrics = Metrics::new(registry.clone(), None).with(health_server::collector(health.clone()));
     let metrics =
@@ -120,10 +114,7 @@ async fn control(args: Args) -> Result<ExitCode, RunError> {
     let metrics = Arc::new(metrics);
     tracing::info!("listening on http://{address}: /metrics, /livez, /readyz, /healthz");
     let end = tokio::select! {
-        Some(ended) = electing.join_next() => match ended {
-            Ok(refused) => Err(refused.into()),
-            Err(error) => panic::resume_unwind(error.into_panic()),
-        },
+        refused = candidate.refused() => Err(refused.into()),
         () = checks.run(client.clone(), registry.clone()) => Ok(ExitCode::SUCCESS),
         error = server::plain(listener, health_server::router(health.clone(), move || metrics.encode())) => Err(error.into()),
         () = agent::run(client.clone(), registry, leadership, settings, agent_metrics, health) => Ok(ExitCode::SUCCESS),
@@ -132,8 +123,7 @@ async fn control(args: Args) -> Result<ExitCode, RunError> {
             Ok(ExitCode::SUCCESS)
         }
     };
-    electing.shutdown().await;
     // Nothing is written any more: another process may become the leader at once.
-    lease::release(client, &election).await;
+    candidate.release().await;
     end
 }

@@ -9,16 +9,15 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::Client;
-use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::controller_args::{ControllerArgs, duration};
 use super::log::LogArgs;
 use super::severity::SeverityArgs;
 use super::state_args::StateArgs;
-use crate::agent::lease::LeaseRefused;
+use crate::agent;
+use crate::agent::lease::{Candidate, LeaseRefused};
 use crate::agent::state_directory::StateDirectoryError;
-use crate::agent::{self, lease};
 use crate::api::names::AGENT_USERNAME;
 use crate::health::Requirement;
 use crate::store::{CheckHandle, HealthState, RegistryCache, api_server, cluster, directory, poll};
@@ -173,7 +172,6 @@ async fn serve(args: Args) -> Result<End, ServeError> {
     let registry = Arc::new(RegistryCache::default());
     let health = Arc::new(HealthState::default());
     let mut controller = None;
-    let mut lease_refused = None;
     let certificate_check = health.add("serving-certificate", Requirement::AtStart);
     let (certificate, cert_dir) = certificate(&args, address)?;
     let client_ca = match &args.client_ca_file {
@@ -212,17 +210,15 @@ async fn serve(args: Args) -> Result<End, ServeError> {
             let client = cluster::connect(args.kubeconfig.as_deref()).await?;
             let checks = ClusterChecks::new(&health);
             if args.with_agent {
-                let election = args.controller.election();
                 let lease_check = health.add("leader-lease", Requirement::AtStart);
-                let (leadership, elect) = lease::elect(client.clone(), election.clone(), lease_check);
+                let candidate = Candidate::start(client.clone(), args.controller.election(), lease_check);
+                let leadership = candidate.leadership();
                 let agent_metrics = Arc::default();
                 let collector =
                     agent::metrics::collector(registry.clone(), Arc::clone(&agent_metrics), leadership.clone());
                 webhook_metrics = webhook_metrics.with(collector);
                 let settings = args.controller.settings();
                 let mut tasks = JoinSet::new();
-                let (sender, receiver) = oneshot::channel();
-                tasks.spawn(async { drop(sender.send(elect.await)) });
                 tasks.spawn(agent::run(
                     client.clone(),
                     registry.clone(),
@@ -231,8 +227,7 @@ async fn serve(args: Args) -> Result<End, ServeError> {
                     agent_metrics,
                     health.clone(),
                 ));
-                lease_refused = Some(receiver);
-                controller = Some((client.clone(), election, tasks));
+                controller = Some((candidate, tasks));
             }
             tokio::spawn(checks.run(client, registry.clone()));
         }
@@ -252,12 +247,8 @@ async fn serve(args: Args) -> Result<End, ServeError> {
     let default_delay = if args.directory.is_some() { Duration::ZERO } else { Duration::from_secs(5) };
     let drain = Drain { delay: args.drain_delay.unwrap_or(default_delay), timeout: args.drain_timeout };
     let refused = async {
-        match lease_refused {
-            // Without a value the controller has ended, as it does on shutdown.
-            Some(refused) => match refused.await {
-                Ok(refused) => refused,
-                Err(_) => std::future::pending().await,
-            },
+        match &mut controller {
+            Some((candidate, _)) => candidate.refused().await,
             None => std::future::pending().await,
         }
     };
@@ -265,10 +256,10 @@ async fn serve(args: Args) -> Result<End, ServeError> {
         end = server::run(&webhook, (https, config), metrics, drain, signals) => end.map_err(ServeError::from),
         refused = refused => Err(refused.into()),
     };
-    if let Some((client, election, mut tasks)) = controller {
+    if let Some((candidate, mut tasks)) = controller {
         tasks.shutdown().await;
         // Nothing is written any more: another process may become the leader at once.
-        lease::release(client, &election).await;
+        candidate.release().await;
     }
     end
 }

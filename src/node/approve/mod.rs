@@ -14,7 +14,7 @@ use std::time::Duration;
 use jiff::SignedDuration;
 
 use super::health_port;
-use crate::agent::lease::{self, LeaderElection, LeaseRefused};
+use crate::agent::lease::{self, Candidate, LeaderElection, LeaseRefused};
 use crate::cli;
 use crate::cli::controller_args::duration;
 use crate::cli::log::LogArgs;
@@ -96,8 +96,8 @@ async fn control(args: Args) -> Result<ExitCode, RunError> {
         identity: lease::identity(),
         lease_duration: args.lease_duration.max(Duration::from_secs(1)),
     };
-    let (mut leadership, elect) =
-        lease::elect(client.clone(), election.clone(), health.add("leader-lease", Requirement::AtStart));
+    let mut candidate = Candidate::start(client.clone(), election, health.add("leader-lease", Requirement::AtStart));
+    let mut leadership = candidate.leadership();
     let lead = async {
         controller::wait_readable(&client, &api_server).await;
         loop {
@@ -112,7 +112,7 @@ async fn control(args: Args) -> Result<ExitCode, RunError> {
         }
     };
     let end = tokio::select! {
-        refused = elect => Err(refused.into()),
+        refused = candidate.refused() => Err(refused.into()),
         () = lead => Ok(ExitCode::SUCCESS),
         error = health_port::serve(Some(args.metrics_listen), health.clone()) => Err(error.into()),
         () = signals.next() => {
@@ -121,6 +121,6 @@ async fn control(args: Args) -> Result<ExitCode, RunError> {
         }
     };
     // Nothing is written any more: another process may become the leader at once.
-    lease::release(client, &election).await;
+    candidate.release().await;
     end
 }
