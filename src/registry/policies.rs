@@ -45,6 +45,12 @@ impl Policies {
         self.0.remove(key);
     }
 
+    /// Replaces all policies of a kind: those with a namespace, or those without.
+    pub fn replace(&mut self, have_namespace: bool, policies: Self) {
+        self.0.retain(|(namespace, _), _| namespace.is_some() != have_namespace);
+        self.0.extend(policies.0);
+    }
+
     /// The policies of a name, merged for a namespace.
     ///
     /// # Errors
@@ -83,5 +89,24 @@ mod tests {
         assert_eq!(policies.policy("mesh", "default").unwrap().oldest_envoy.as_deref(), Some("1.40"));
         policies.remove(&(Some("mesh".to_owned()), "default".to_owned()));
         assert_eq!(policies.policy("mesh", "default").unwrap().max_previous_cas, Some(1));
+    }
+    #[test]
+    fn replaces_the_policies_of_one_kind() {
+        let policies = |names: &[(Option<&str>, &str)]| {
+            let mut policies = Policies::default();
+            for (namespace, name) in names {
+                policies.insert((namespace.map(str::to_owned), (*name).to_owned()), json!({}));
+            }
+            policies
+        };
+        let stored = [(Some("mesh"), "default"), (None, "default"), (None, "night")];
+        for (have_namespace, listed, expected) in [
+            (true, vec![(Some("shop"), "day")], vec![(Some("shop"), "day"), (None, "default"), (None, "night")]),
+            (false, vec![(None, "day")], vec![(Some("mesh"), "default"), (None, "day")]),
+        ] {
+            let mut replaced = policies(&stored);
+            replaced.replace(have_namespace, policies(&listed));
+            assert_eq!(replaced.0, policies(&expected).0);
+        }
     }
 }

@@ -12,7 +12,6 @@ use kube::core::{ApiResource, DeserializeGuard, GroupVersionKind};
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Config, ResourceExt};
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::{CheckHandle, RegistryCache, Unread, watch};
 use crate::api::{
@@ -176,6 +175,8 @@ enum Change {
 /// Index of the kind in [`policy_resources`].
 type PolicyKind = usize;
 
+const ROTATION_POLICIES: PolicyKind = 0;
+
 /// Publishes the cluster's GatewaySecrets in `cache`, and records in `check` whether its watches work. Lost connections, an unavailable
 /// API server and a missing CRD are logged once and retried with exponential backoff of up to half a minute; meanwhile the last registry
 /// stays.
@@ -256,13 +257,12 @@ struct WatchState {
     unread: Unread,
     /// Those whose policy cannot be parsed.
     without_policy: Unread,
-    /// An initial list in progress.
+    policies: Policies,
+    /// Initial lists in progress.
     listed: (BTreeMap<ObjectKey, Arc<Entry>>, Unread),
-    is_listed: bool,
-    policies: [Option<BTreeMap<PolicyKey, Value>>; 2],
-    listed_policies: [BTreeMap<PolicyKey, Value>; 2],
-    /// All policies, after both kinds were listed.
-    merged: Option<Policies>,
+    listed_policies: [Policies; 2],
+    /// By watch, whether it has shown all objects.
+    is_listed: [bool; 3],
 }
 
 /// Events that are published together, if they are there together. Publishing takes time for each GatewaySecret.
@@ -329,7 +329,7 @@ impl WatchState {
             }
             Event::InitDone => {
                 (self.known, self.unread) = std::mem::take(&mut self.listed);
-                self.is_listed = true;
+                self.is_listed[GATEWAY_SECRETS] = true;
                 tracing::info!(gatewaysecrets = self.known.len(), "GatewaySecrets listed");
                 self.without_policy.clear();
                 self.set_policies(|_| true);
@@ -352,35 +352,23 @@ impl WatchState {
 
     fn apply_policy(&mut self, kind: PolicyKind, event: Event<DynamicObject>) {
         let listed = &mut self.listed_policies[kind];
-        let known = &mut self.policies[kind];
         match event {
-            Event::Init => return listed.clear(),
-            Event::InitApply(policy) => {
-                listed.insert(policy_key(&policy), policy.data["spec"].clone());
-                return;
+            Event::Init => return *listed = Policies::default(),
+            Event::InitApply(policy) => return listed.insert(policy_key(&policy), policy.data["spec"].clone()),
+            Event::InitDone => {
+                self.policies.replace(kind == ROTATION_POLICIES, std::mem::take(listed));
+                self.is_listed[kind] = true;
             }
-            Event::InitDone => *known = Some(std::mem::take(listed)),
-            Event::Apply(policy) => {
-                known.get_or_insert_default().insert(policy_key(&policy), policy.data["spec"].clone());
-            }
-            Event::Delete(policy) => {
-                known.get_or_insert_default().remove(&policy_key(&policy));
-            }
+            Event::Apply(policy) => self.policies.insert(policy_key(&policy), policy.data["spec"].clone()),
+            Event::Delete(policy) => self.policies.remove(&policy_key(&policy)),
         }
-        if let [Some(namespaced), Some(cluster)] = &self.policies {
-            let merged = self.merged.insert(Policies::default());
-            for (key, spec) in namespaced.iter().chain(cluster) {
-                merged.insert(key.clone(), spec.clone());
-            }
-            self.set_policies(|_| true);
-        }
+        self.set_policies(|_| true);
     }
 
     /// Sets the policies of some GatewaySecrets.
     fn set_policies(&mut self, is_meant: impl Fn(&ObjectKey) -> bool) {
-        let Some(policies) = &self.merged else { return };
         for (key, entry) in self.known.iter_mut().filter(|(key, _)| is_meant(key)) {
-            match policy_of(entry, policies) {
+            match policy_of(entry, &self.policies) {
                 Ok(policy) => {
                     self.without_policy.remove(key);
                     if policy != entry.policy {
@@ -396,7 +384,7 @@ impl WatchState {
     /// Publishes the registry after all kinds were listed. Without its policy, a GatewaySecret would have the default
     /// one.
     fn publish(&self, cache: &RegistryCache) {
-        if !self.is_listed || self.merged.is_none() {
+        if self.is_listed.contains(&false) {
             return;
         }
         let unread: Unread =
@@ -549,7 +537,7 @@ fn describe(error: &watcher::Error) -> String {
 mod tests {
     use futures::stream;
     use kube::core::Status;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::health::Requirement;
@@ -571,7 +559,7 @@ mod tests {
         CacheCheck::new(Arc::new(HealthState::default()).add("gatewaysecret-cache", Requirement::AtStart))
     }
 
-    fn object(name: &str, spec: serde_json::Value) -> Guarded {
+    fn object(name: &str, spec: Value) -> Guarded {
         let object = json!({"apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "spec": spec,
             "metadata": {"namespace": "istio-ingress", "name": name, "generation": 1}});
         serde_json::from_value(object).unwrap()
@@ -747,7 +735,7 @@ mod tests {
     #[test]
     fn the_last_valid_spec_is_kept_with_the_stored_status() {
         let known = parse(good("a")).expect("an entry");
-        let stored = |spec: serde_json::Value| -> DynamicObject {
+        let stored = |spec: Value| -> DynamicObject {
             serde_json::from_value(
                 json!({"apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret", "spec": spec,
                 "metadata": {"namespace": "istio-ingress", "name": "a"}, "status": {"phase": "Steady"}}),
