@@ -90,6 +90,7 @@ mod tests {
         policies.remove(&(Some("mesh".to_owned()), "default".to_owned()));
         assert_eq!(policies.policy("mesh", "default").unwrap().max_previous_cas, Some(1));
     }
+
     #[test]
     fn replaces_the_policies_of_one_kind() {
         let policies = |names: &[(Option<&str>, &str)]| {

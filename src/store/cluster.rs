@@ -94,7 +94,7 @@ pub async fn list(client: Client) -> kube::Result<(Vec<Entry>, Unread)> {
     let mut policies = Policies::default();
     for resource in policy_resources() {
         for policy in Api::<DynamicObject>::all_with(client.clone(), &resource).list(&ListParams::default()).await? {
-            policies.insert(policy_key(&policy), policy.data["spec"].clone());
+            keep(&mut policies, &policy);
         }
     }
     let (mut entries, mut unread) = (Vec::new(), Unread::new());
@@ -129,6 +129,10 @@ fn policy_resources() -> [ApiResource; 2] {
 
 fn policy_key(policy: &DynamicObject) -> PolicyKey {
     (policy.namespace(), policy.name_any())
+}
+
+fn keep(policies: &mut Policies, policy: &DynamicObject) {
+    policies.insert(policy_key(policy), policy.data["spec"].clone());
 }
 
 /// A GatewaySecret's policy.
@@ -354,19 +358,23 @@ impl WatchState {
         let listed = &mut self.listed_policies[kind];
         match event {
             Event::Init => return *listed = Policies::default(),
-            Event::InitApply(policy) => return listed.insert(policy_key(&policy), policy.data["spec"].clone()),
+            Event::InitApply(policy) => return keep(listed, &policy),
             Event::InitDone => {
                 self.policies.replace(kind == ROTATION_POLICIES, std::mem::take(listed));
                 self.is_listed[kind] = true;
             }
-            Event::Apply(policy) => self.policies.insert(policy_key(&policy), policy.data["spec"].clone()),
+            Event::Apply(policy) => keep(&mut self.policies, &policy),
             Event::Delete(policy) => self.policies.remove(&policy_key(&policy)),
         }
         self.set_policies(|_| true);
     }
 
-    /// Sets the policies of some GatewaySecrets.
+    /// Sets the policies of some GatewaySecrets, after both kinds of policies were listed: if one cannot be parsed, the other would
+    /// stay as if it were the last policy.
     fn set_policies(&mut self, is_meant: impl Fn(&ObjectKey) -> bool) {
+        if self.is_listed[..GATEWAY_SECRETS].contains(&false) {
+            return;
+        }
         for (key, entry) in self.known.iter_mut().filter(|(key, _)| is_meant(key)) {
             match policy_of(entry, &self.policies) {
                 Ok(policy) => {
@@ -649,6 +657,31 @@ mod tests {
         assert_eq!(published(&state), (Some(3), 1));
         state.apply_policy(1, Event::Apply(policy("bad", json!({ "maxPreviousCAs": 2 }))));
         assert_eq!(published(&state), (Some(2), 0));
+    }
+
+    #[tokio::test]
+    async fn a_policy_of_the_namespace_alone_is_not_used_while_that_of_the_cluster_cannot_be_parsed() {
+        let policy = |namespace: Option<&str>, spec: Value| -> DynamicObject {
+            let metadata = json!({ "name": "default", "namespace": namespace });
+            let object =
+                json!({ "apiVersion": "trustspan.dev/v1alpha1", "kind": "Policy", "metadata": metadata, "spec": spec });
+            serde_json::from_value(object).expect("an object")
+        };
+        let listed =
+            [policy(Some("istio-ingress"), json!({ "maxPreviousCAs": 3 })), policy(None, json!({ "oldestEnvoy": 7 }))];
+        for order in [[0, 1], [1, 0]] {
+            let (cache, mut state) = (RegistryCache::default(), WatchState::default());
+            for event in [Event::Init, Event::InitApply(good("a")), Event::InitDone] {
+                state.apply(event, &cache);
+            }
+            for kind in order {
+                state.apply_policy(kind, Event::InitApply(listed[kind].clone()));
+                state.apply_policy(kind, Event::InitDone);
+            }
+            state.publish(&cache);
+            let registry = cache.registry().expect("a registry");
+            assert_eq!((registry.entries()[0].policy.max_previous_cas, cache.unread().len()), (None, 1), "{order:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
