@@ -28,7 +28,7 @@ fn main() {
         other => return println!("no such case: {other}"),
     };
     let answered = if is_mutated { mutated } else { validated };
-    // The first ones make what later ones have.
+    // What is done once is not counted.
     for _ in 0..10 {
         answered(&body, &registry);
     }

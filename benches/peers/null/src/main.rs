@@ -1,5 +1,5 @@
 //! `null PORT CERTIFICATE KEY`: answers every review with the same bytes, over HTTPS. `/parse` reads the body as JSON before,
-//! `/allow` answers as an API server expects it, and `/patch/PATCH` does with that JSON Patch, in base64.
+//! `/allow` answers as an API server expects it, and `/patch/PATCH` does so with this JSON Patch, in base64.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
