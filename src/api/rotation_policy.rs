@@ -116,19 +116,11 @@ pub struct PropagationDelays {
     /// and cert-manager. Default: 10s. A client's Secret that was written earlier counts as one without the new bundle.
     #[schemars(transform = without_default)]
     pub admission: Period,
-    /// The minimum time between the delivery of a new CA to clients and the first use of a serving certificate of it. Default: none.
-    #[schemars(transform = without_default)]
-    pub minimum_overlap: Period,
 }
 
 impl Default for PropagationDelays {
     fn default() -> Self {
-        Self {
-            gateways: Period::from_secs(30),
-            clients: Period::from_secs(180),
-            admission: Period::from_secs(10),
-            minimum_overlap: Period::default(),
-        }
+        Self { gateways: Period::from_secs(30), clients: Period::from_secs(180), admission: Period::from_secs(10) }
     }
 }
 

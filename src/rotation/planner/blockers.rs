@@ -183,8 +183,6 @@ impl<'a> Blockers<'a> {
         let sufficient: Vec<_> =
             known.filter(|ca| verifies_to_the_end(std::slice::from_ref(ca), served, now)).collect();
         let breaks_others = breaks(&sufficient);
-        let since = view.journal.server_issuers.iter().filter(|a| a.current).map(|a| a.since).max().unwrap_or(now);
-        let overlap = view.entry.policy.propagation_delays.minimum_overlap.after(since);
         let blocker_of = |clients| SwitchBlocker::of(view, served, clients);
         let (pause, blocker) = match lagging {
             Some(names) => {
@@ -202,13 +200,6 @@ impl<'a> Blockers<'a> {
                 });
                 (Some(Pause::for_action(reason)), blocker_of(None))
             }
-            None if breaks_others && now < overlap => (
-                Some(Pause::without_action(
-                    Some(overlap),
-                    "The overlap of both CAs (propagationDelays.minimumOverlap) is not over",
-                )),
-                None,
-            ),
             None => (None, None),
         };
         let last = switch_deadline(view, served).filter(|_| !keeps_expired(view));

@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 
 use super::scene::{HOUR, Scene, before_the_switch, bundle, pair, reissues, source, subjects, waits};
-use crate::api::{ConditionStatus, GatewaySecretStatus, Mode, Period, Phase, StepName, TrustAnchor};
+use crate::api::{ConditionStatus, GatewaySecretStatus, Mode, Phase, StepName, TrustAnchor};
 use crate::rotation::journal::{Journal, JournalError};
 use crate::rotation::planner::{ClientState, Issuance, PairOf, Step, Trust};
 use crate::rotation::{PREVIOUS_CAS, SecretSummary, StatusSummary};
@@ -352,14 +352,6 @@ fn a_copy_follows_the_source_secret_unless_paused() {
     scene.entry.spec.paused = true;
     let plan = scene.reconcile();
     assert_eq!((plan.steps.as_slice(), waits(&plan).contains(&StepName::SwitchServingCertificate)), (&[][..], true));
-}
-
-#[test]
-fn waits_for_the_minimum_overlap_if_others_may_trust_only_the_old_ca() {
-    let (old, new) = (ca("old"), ca("new"));
-    let mut scene = before_the_switch(&old, &new, false);
-    scene.entry.policy.propagation_delays.minimum_overlap = Period::from_secs(24 * 3600);
-    assert!(waits(&scene.reconcile()).contains(&StepName::SwitchServingCertificate));
 }
 
 #[test]

@@ -20,7 +20,7 @@ enum Act {
 }
 
 /// A part of the reason, and whether a person has to act. More specific texts come first.
-const WAITS: [(&str, Act); 40] = [
+const WAITS: [(&str, Act); 39] = [
     // Waits of several steps.
     ("may have earlier CAs of", Act::Sometimes),
     // Waits of probes. Without a probe, the propagation delay ends the wait, even if the canary is not renewed.
@@ -66,7 +66,6 @@ const WAITS: [(&str, Act); 40] = [
     ("Not every client trusts the CA of the new serving certificate yet", Act::Sometimes),
     ("Clients that are not declared may trust only the old CA", Act::Yes),
     ("The agent cannot list Certificates", Act::Yes),
-    ("The overlap of both CAs", Act::No),
     // Step DropOldCA.
     ("Certificates in use need", Act::No),
     ("Unknown certificates of the previous CA may be in use", Act::No),
