@@ -45,12 +45,6 @@ pub struct RotationPolicySpec {
     #[schemars(extend("maxProperties" = 64), transform = without_default)]
     pub severities: BTreeMap<String, Level>,
 
-    /// What happens when the serving certificate is about to expire while clients do not trust the new one yet. `Switch`: gateways present
-    /// the new one shortly before. `Keep`: gateways keep the old one, even expired. Default: `Switch`.
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(transform = without_default)]
-    pub on_serving_certificate_expiry: OnServingCertificateExpiry,
-
     /// Whether the agent restarts workloads that still use an earlier CA or certificate.
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(transform = without_default)]
@@ -174,17 +168,6 @@ pub struct ProbeTarget {
 
 fn https() -> String {
     "https".to_owned()
-}
-
-/// What happens when the serving certificate is about to expire while clients do not trust the CA of the new one yet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-pub enum OnServingCertificateExpiry {
-    /// Gateways present the new one from twice `propagationDelays.gateways` before: clients that do not trust it fail to connect, and all
-    /// others connect. The default, because clients that verify dates reject an expired certificate.
-    #[default]
-    Switch,
-    /// Gateways present the old one until all clients trust the new one, even expired: for clients that do not verify dates.
-    Keep,
 }
 
 /// Whether the agent restarts workloads.

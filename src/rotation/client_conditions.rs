@@ -167,7 +167,7 @@ fn serving_certificate(entry: &Entry, plan: &Plan, is_overdue: bool, now: Timest
         return (ConditionStatus::True, "Trusted", message.to_owned());
     };
     let time_to_follow = time_to_follow(entry);
-    let is_late = is_overdue || switch.is_some_and(|at| at.duration_since(now) < time_to_follow);
+    let is_late = is_overdue || switch.duration_since(now) < time_to_follow;
     let (status, reason, who, action) = match clients {
         Some(names) => {
             let who = format!("Clients do not trust the CA of the new serving certificate yet: {names}.");
@@ -193,18 +193,9 @@ fn serving_certificate(entry: &Entry, plan: &Plan, is_overdue: bool, now: Timest
             (ConditionStatus::Unknown, "Undeclared", who, action)
         }
     };
-    let then = match switch {
-        Some(at) => format!(
-            "At {at} gateways switch certificates (the current one expires at {end}; onServingCertificateExpiry: Switch), and clients \
-             that do not trust the new one fail to connect."
-        ),
-        None => {
-            let expires = if *end <= now { "expired" } else { "expires" };
-            format!(
-                "Gateways keep the current certificate (onServingCertificateExpiry: Keep): it {expires} at {end}, and clients that verify \
-                 dates reject it from then on."
-            )
-        }
-    };
+    let then = format!(
+        "At {switch} gateways switch certificates (the current one expires at {end}), and clients that do not trust the new one fail to \
+         connect."
+    );
     (status, reason, format!("{who} {action} {then}"))
 }

@@ -19,7 +19,7 @@ use crate::trust::Certificate;
 
 /// Adds to a status of the observed objects what a plan determines: the phase, the waits and the conditions.
 pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: Timestamp) -> GatewaySecretStatus {
-    let phase = if status.is_ready() || plan.keeps_ended_leaf { plan.phase } else { Phase::Pending };
+    let phase = if status.is_ready() { plan.phase } else { Phase::Pending };
     let same = entry.status.phase == Some(phase);
     status.phase_since = entry.status.phase_since.filter(|_| same).or(Some(now));
     status.phase = Some(phase);

@@ -180,7 +180,7 @@ impl<'s> Simulation<'s> {
             }
             let completes = plan.phase == Phase::Steady && plan.cut_off.is_empty();
             // At the deadline, gateways switch the serving certificate even if clients do not trust the new one.
-            let switch = plan.switch_blocker.as_ref().and_then(|blocker| blocker.switch);
+            let switch = plan.switch_blocker.as_ref().map(|blocker| blocker.switch);
             let helps =
                 |wake: &Timestamp| wake.duration_since(self.now) <= PATIENCE && switch.is_none_or(|at| *wake < at);
             match plan.wake.filter(|wake| plan.phase != Phase::Steady && helps(wake)) {
@@ -367,15 +367,12 @@ fn blocked(entry: &Entry, waits: &[Wait]) -> String {
 /// What happens to clients that block the switch of the serving certificate: part of a sentence.
 fn consequence(blocker: &SwitchBlocker) -> String {
     let SwitchBlocker { clients, end, switch } = blocker;
-    let Some(at) = switch else {
-        return format!(" Gateways would keep serving the current certificate, which expires at {end}.");
-    };
     let who = match clients {
         Some(names) => format!("clients that may not trust its CA ({names})"),
         None => "clients that trust only the old CA".to_owned(),
     };
     format!(
-        " At {at} gateways would switch to the new serving certificate (the current one expires at {end}), and {who} would fail to \
+        " At {switch} gateways would switch to the new serving certificate (the current one expires at {end}), and {who} would fail to \
          connect."
     )
 }

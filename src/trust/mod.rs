@@ -56,7 +56,6 @@ pub use tls_consumer::TlsConsumer;
 
 use jiff::Timestamp;
 
-pub(crate) use rules::EXPIRED;
 use rules::JudgedSecret;
 
 /// Findings of one rule on one field that are reported one by one; the others are counted.

@@ -8,7 +8,7 @@ use super::bundles::{config_map_fault, served_chains};
 use super::history::{ReaderSource, View, admits, holds, verifies, verifies_to_the_end};
 use super::snapshot::{CaConfigMap, ClientState, Issuance, Snapshot, SourceState, TrustCopy};
 use crate::api::names::{ADOPT, CACERT_SUFFIX, managed_config_map_name};
-use crate::api::{OnServingCertificateExpiry, SourceKind, StepName, TrustBundleTarget, Wait, WindowState};
+use crate::api::{SourceKind, StepName, TrustBundleTarget, Wait, WindowState};
 use crate::registry::Entry;
 use crate::rotation::journal::{Authority, Version};
 use crate::rotation::name_list::few;
@@ -79,8 +79,8 @@ pub struct SwitchBlocker {
     pub clients: Option<String>,
     /// When the certificate that gateways serve expires, or its CA.
     pub end: Timestamp,
-    /// When gateways switch to the new one regardless of clients; `None` if they do not (`onServingCertificateExpiry: Keep`).
-    pub switch: Option<Timestamp>,
+    /// When gateways switch to the new one regardless of clients.
+    pub switch: Timestamp,
 }
 
 /// What blocks more than one step, computed once.
@@ -202,8 +202,8 @@ impl<'a> Blockers<'a> {
             }
             None => (None, None),
         };
-        let last = switch_deadline(view, served).filter(|_| !keeps_expired(view));
-        let wait = self.switch_pause(served).or_else(|| pause.and_then(|pause| self.switch_wait(last, pause)));
+        let last = switch_deadline(view, served);
+        let wait = self.pause.clone().or(pause).and_then(|pause| self.switch_wait(last, pause));
         let blocker = blocker.filter(|_| wait.is_some());
         (wait, blocker)
     }
@@ -220,13 +220,8 @@ impl<'a> Blockers<'a> {
 
 impl SwitchBlocker {
     pub(super) fn of(view: &View<'_>, served: &[Certificate], clients: Option<String>) -> Option<Self> {
-        let end = end_of_serving(view, served)?;
-        Some(Self { clients, end, switch: switch_deadline(view, served).filter(|_| !keeps_expired(view)) })
+        Some(Self { clients, end: end_of_serving(view, served)?, switch: switch_deadline(view, served)? })
     }
-}
-
-fn keeps_expired(view: &View<'_>) -> bool {
-    view.entry.policy.on_serving_certificate_expiry == OnServingCertificateExpiry::Keep
 }
 
 /// When the serving certificate is switched regardless of clients: shortly before it expires, since clients would then

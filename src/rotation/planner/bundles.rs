@@ -42,7 +42,7 @@ impl Bundles {
         let clients = clients.chain(view.gateways_in_use.iter().copied().filter(|_| is_client));
         let presented = distinct(clients.map(|version| version.chain.as_slice()));
         let gateways = bundle(view, &view.journal.client_issuers, &presented, admits, unseen_clients);
-        // An expired serving certificate that gateways keep still needs its CA.
+        // Gateways serve an expired certificate while there is no new one: clients that ignore dates still need its CA.
         let clients = bundle(
             view,
             &view.journal.server_issuers,

@@ -7,9 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use super::snapshot::{ClientState, Snapshot, SourceState, Trust, TrustCopy};
-use crate::api::{
-    LeafKind, OnServingCertificateExpiry, Period, Phase, StepName, TrustAnchor, TrustBundleTarget, WindowState,
-};
+use crate::api::{LeafKind, Period, Phase, StepName, TrustAnchor, TrustBundleTarget, WindowState};
 use crate::connectivity;
 use crate::registry::Entry;
 use crate::rotation::SecretSummary;
@@ -17,7 +15,7 @@ use crate::rotation::journal::{Authority, Client, CutOff, Journal, Version};
 use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader};
 use crate::trust::credential::CA_KEYS;
 use crate::trust::equivalence::are_equivalent;
-use crate::trust::{Certificate, EXPIRED, Finding, bundle, field, is_distrusted};
+use crate::trust::{Certificate, Finding, bundle, field, is_distrusted};
 
 /// The journal, with the versions in a snapshot added.
 pub(super) fn record(snapshot: &Snapshot<'_>, journal: &Journal, now: Timestamp) -> Journal {
@@ -608,12 +606,9 @@ fn unconverged(gateways: &[&Version], issuers: &[Certificate], delay: Period) ->
     Some(Unconverged { until })
 }
 
-/// The chain of the managed Secret, if it can be served. A broken bundle does not matter here; with `onServingCertificateExpiry: Keep`, neither does
-/// an expired certificate.
+/// The chain of the managed Secret, if it can be served. A broken bundle does not matter here.
 fn served_chain<'a>(snapshot: &Snapshot<'a>) -> Option<&'a [Certificate]> {
-    let is_kept = snapshot.entry.policy.on_serving_certificate_expiry == OnServingCertificateExpiry::Keep;
-    let spares_pair =
-        |finding: &Finding| CA_KEYS.iter().any(|key| finding.field == field(key)) || is_kept && finding.rule == EXPIRED;
+    let spares_pair = |finding: &Finding| CA_KEYS.iter().any(|key| finding.field == field(key));
     let managed = snapshot.managed.filter(|managed| managed.denials.iter().all(spares_pair))?;
     non_empty(&managed.chain)
 }

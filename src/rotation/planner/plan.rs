@@ -13,12 +13,12 @@ use super::history::{View, admits, authorities, holds, migrated, verifies, verif
 use super::snapshot::{ClientState, Issuance, Pending, Snapshot, TrustCopy};
 use super::{consumers, history, probe};
 use crate::api::names::{ADOPT, CACERT_SUFFIX};
-use crate::api::{Endpoints, Mode, OnServingCertificateExpiry, Period, Phase, StepName, TrustSourceUse, Wait};
+use crate::api::{Endpoints, Mode, Period, Phase, StepName, TrustSourceUse, Wait};
 use crate::rotation::SecretSummary;
 use crate::rotation::journal::{Journal, Version};
 use crate::rotation::name_list::few;
 use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader, sibling_or_self};
-use crate::trust::{Certificate, EXPIRED, Finding, is_distrusted};
+use crate::trust::{Certificate, is_distrusted};
 
 /// The result of planning: the steps to take now, and what the status reports.
 #[derive(Clone, Debug)]
@@ -60,8 +60,6 @@ pub struct Plan {
     pub trust_source_blocker: Option<(TrustSourceBlocker, Option<Timestamp>)>,
     /// The source Secret holds a certificate that gateways could serve.
     pub has_next_leaf: bool,
-    /// The only fault of the managed Secret is that its certificate expired, and `onServingCertificateExpiry` is `Keep`.
-    pub keeps_ended_leaf: bool,
     /// Declared clients that mode `Copy` would cut off now.
     pub cut_off_by_copy: Vec<String>,
     /// Why a CA of `spec.distrustedCAs` is not removed.
@@ -158,7 +156,6 @@ pub fn plan(snapshot: &Snapshot<'_>, before: &Journal, now: Timestamp) -> Plan {
         switch_blocker: decided.switch_blocker,
         trust_source_blocker: blockers.readers.clone().map(|blocker| (blocker, blockers.issuer_deadline)),
         has_next_leaf: view.source_chain.is_some(),
-        keeps_ended_leaf: keeps_expired_certificate(snapshot),
         cut_off_by_copy: cut_off_by_copy(&view),
         undistrusted: decided.undistrusted,
         over_cap: bundles.gateways.over_cap || bundles.clients.over_cap,
@@ -220,13 +217,6 @@ fn trouble(snapshot: &Snapshot<'_>) -> Option<String> {
     let no_ca = || format!("Secret {name} holds no CA. Set spec.caSecretRef to the Secret that does");
     let further = || snapshot.usable_additional_trust().find_map(Result::err);
     faults.into_iter().find_map(Result::err).or_else(|| (!has_ca).then(no_ca)).or_else(further)
-}
-
-/// Whether the only fault of the managed Secret is that its certificate expired, with `onServingCertificateExpiry: Keep`.
-fn keeps_expired_certificate(snapshot: &Snapshot<'_>) -> bool {
-    let is_expired = |denials: &[Finding]| !denials.is_empty() && denials.iter().all(|found| found.rule == EXPIRED);
-    snapshot.entry.policy.on_serving_certificate_expiry == OnServingCertificateExpiry::Keep
-        && snapshot.managed.is_some_and(|managed| is_expired(&managed.denials))
 }
 
 /// The most entries of `status.trustSources`.

@@ -33,9 +33,6 @@ use std::collections::HashSet;
 
 use super::{Finding, RuleContext, Severities, Severity};
 
-/// Id of the rule on expired certificates.
-pub(crate) const EXPIRED: &str = expired::RULE.id;
-
 /// All rules, in the order in which findings are reported.
 pub const RULES: &[Rule] = &[
     unparsable::RULE,

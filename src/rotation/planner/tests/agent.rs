@@ -9,7 +9,7 @@ use super::foreign_sources::Read;
 use super::issuer::Whose;
 use super::scene::observation;
 use super::waits;
-use crate::api::{Mode, OnServingCertificateExpiry, Phase, WindowState};
+use crate::api::{Mode, Phase, WindowState};
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
 use crate::rotation::planner;
@@ -391,9 +391,6 @@ impl Cluster {
     /// next certificate, and later ones of its CA, even to clients that do not trust it.
     fn note_deadline(&mut self, chain: &[crate::trust::Certificate]) {
         let Some(served) = self.facts(MANAGED).and_then(|facts| facts.chain.first()) else { return };
-        if self.entry.policy.on_serving_certificate_expiry == OnServingCertificateExpiry::Keep {
-            return;
-        }
         let end = served.not_after - self.entry.policy.propagation_delays.gateways.duration() * 2;
         let Some(leaf) = chain.first().filter(|leaf| *leaf != served) else { return };
         let follows = self.forced.get(&served.fingerprint).is_some_and(Option::is_none)

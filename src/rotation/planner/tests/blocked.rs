@@ -5,11 +5,10 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::scene::{HOUR, Scene, before_the_switch, bundle, pair, reissues, source, waits};
-use crate::api::{ChangeWindow, ConditionStatus, Mode, OnServingCertificateExpiry, Phase, StepName, Wait};
+use crate::api::{ChangeWindow, ConditionStatus, Mode, StepName, Wait};
 use crate::rotation::planner::{PairOf, Plan, Step};
 use crate::rotation::{CLIENTS, CONNECT, DISTRUST, LEAF, SecretSummary};
-use crate::trust::fixtures::{Authority, ca, parsed, secret};
-use crate::trust::{SecretUsage, Severities, certificates_under};
+use crate::trust::fixtures::{Authority, ca, parsed};
 
 /// A change window from 02:00 to 03:00 UTC each day. The scenes begin at midnight.
 fn at_two() -> Vec<ChangeWindow> {
@@ -188,44 +187,11 @@ fn a_client_that_blocks_the_reissue_of_the_source_certificate_is_reported() {
 }
 
 #[test]
-fn an_expired_serving_certificate_is_kept_if_the_policy_says_so() {
+fn without_a_new_serving_certificate_it_is_unknown_who_would_not_trust_it() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = before_the_switch(&old, &new, true);
-    scene.entry.policy.on_serving_certificate_expiry = OnServingCertificateExpiry::Keep;
-    // All other certificates are valid for longer.
-    let served = old.leaf_with("gateway", |params| params.not_after = rcgen::date_time_ymd(2030, 6, 1));
-    let stored =
-        secret(&[("ca.crt", &(new.pem() + &old.pem())), ("tls.crt", &served.pem()), ("tls.key", &served.key_pem())]);
-    let facts = |now| SecretSummary::of(&stored, SecretUsage::default(), &Severities::default(), now);
-    scene.managed = Some(facts(scene.now));
-    scene.pass(HOUR);
-    let end = certificates_under(&stored, "tls.crt")[0].not_after;
-    for now in [end - SignedDuration::from_secs(30), end + HOUR] {
-        scene.now = now;
-        scene.managed = Some(facts(now));
-        let plan = scene.reconcile();
-        assert!(!switches(&plan), "{now}: {:?}", plan.steps);
-        assert_eq!(wait(&plan, StepName::SwitchServingCertificate).until, None);
-        let (status, message) = said(&scene, &plan, LEAF);
-        assert!(status == ConditionStatus::False && message.contains("onServingCertificateExpiry: Keep"), "{message}");
-        assert_eq!(message.contains(&format!("it expired at {end}")), now > end, "{message}");
-        // The client lags before and after, since the rotation does not continue.
-        scene.keep_status(&plan);
-        let status = &scene.entry.status;
-        assert_eq!((status.phase, status.is_ready()), (Some(Phase::Converged), now < end));
-        assert_eq!((status.lagging.len(), plan.cut_off.len(), plan.client_bundle.len()), (1, 0, 2), "{now}");
-    }
-    // Without a new certificate, it is unknown which clients would block the switch to it.
-    let mut without_chain = scene.clone();
-    without_chain.source = SecretSummary::default();
-    assert_eq!(said(&without_chain, &without_chain.plan(), LEAF).0, ConditionStatus::Unknown);
-    // The policy is changed to Switch.
-    scene.entry.policy.on_serving_certificate_expiry = OnServingCertificateExpiry::Switch;
-    assert!(switches(&scene.reconcile()));
-    // Instead, the client is reissued.
-    scene.entry.policy.on_serving_certificate_expiry = OnServingCertificateExpiry::Keep;
-    scene.loads_once = false;
-    assert!(switches(&scene.reconcile()));
+    scene.source = SecretSummary::default();
+    assert_eq!(said(&scene, &scene.plan(), LEAF).0, ConditionStatus::Unknown);
 }
 
 fn distrusting(authorities: &[&Authority]) -> Vec<String> {

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::clients::Client;
 use super::cluster::{CA, CLIENT_CA, Cluster, HOUR, ISSUER, MANAGED, MINUTE, SOURCE, fault};
 use super::issuer::{SOURCE_LIFETIME, Whose};
-use crate::api::{ChangeWindow, GatewaySecretStatus, Mode, OnServingCertificateExpiry, Period};
+use crate::api::{ChangeWindow, GatewaySecretStatus, Mode, Period};
 use crate::registry::Entry;
 use crate::registry::tests::entry;
 use crate::rotation::SecretSummary;
@@ -108,10 +108,6 @@ impl Cluster {
         // With `maxPreviousCAs` unknown clients are cut off on purpose.
         let cap = [None, None, Some(0), Some(1)][seed.below(4) as usize];
         policy.max_previous_cas = cap.filter(|_| spec.clients.all_declared);
-        // With unknown clients and policy Keep, the serving certificate would never be switched.
-        let keeps = spec.clients.all_declared && seed.below(2) == 0;
-        policy.on_serving_certificate_expiry =
-            if keeps { OnServingCertificateExpiry::Keep } else { OnServingCertificateExpiry::Switch };
         policy.change_windows = if seed.below(4) == 0 { windows(&mut seed) } else { Vec::new() };
         let mut cluster = Self::new(seed, entry);
         cluster.agent.falters = cluster.chance(2);
