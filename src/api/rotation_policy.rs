@@ -60,12 +60,6 @@ pub struct RotationPolicySpec {
     #[schemars(with = "Period")]
     pub max_certificate_lifetime: Option<Period>,
 
-    /// The maximum number of previous CAs in a bundle. A CA that a certificate in use needs stays regardless.
-    #[serde(rename = "maxPreviousCAs", skip_serializing_if = "Option::is_none")]
-    // The API server warns of formats that it does not know (uint32).
-    #[schemars(with = "i64", range(min = 0, max = 16))]
-    pub max_previous_cas: Option<u32>,
-
     /// The oldest version of Envoy among the gateways, such as `1.40`: it determines which CAs are accepted. Default: the oldest supported
     /// version, 1.37.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -212,7 +206,7 @@ mod tests {
     fn a_later_policy_wins_field_by_field() {
         let cluster = json!({
             "propagationDelays": {"gateways": "60s", "clients": "5m"}, "severities": {"expired": "Warn", "sha1": "Warn"},
-            "changeWindows": [{"from": "22:00", "to": "04:00"}], "maxPreviousCAs": 2,
+            "changeWindows": [{"from": "22:00", "to": "04:00"}], "oldestEnvoy": "1.40",
         });
         let near = json!({
             "propagationDelays": {"clients": "10m"}, "severities": {"expired": "Deny"},
@@ -222,7 +216,7 @@ mod tests {
         let delays = &policy.propagation_delays;
         assert_eq!([delays.gateways, delays.clients, delays.admission], [60, 600, 10].map(Period::from_secs));
         assert_eq!(policy.severities.values().collect::<Vec<_>>(), [&Level::Deny, &Level::Warn]);
-        assert!(policy.change_windows.len() == 1 && policy.max_previous_cas == Some(2), "{policy:?}");
+        assert!(policy.change_windows.len() == 1 && policy.oldest_envoy.as_deref() == Some("1.40"), "{policy:?}");
     }
 
     #[test]

@@ -75,20 +75,26 @@ mod tests {
             &object(
                 "ClusterRotationPolicy",
                 json!({"name": "default"}),
-                json!({"maxPreviousCAs": 1, "oldestEnvoy": "1.40"}),
+                json!({"clusterResourceNamespace": "certs", "oldestEnvoy": "1.40"}),
             ),
             "",
         );
-        policies.take(&object("RotationPolicy", json!({"name": "default"}), json!({"maxPreviousCAs": 3})), "mesh");
-        policies.take(&object("RotationPolicy", json!({"name": "default", "namespace": "other"}), Value::Null), "mesh");
-        let found = |namespace: &str, name: &str| policies.policy(namespace, name).unwrap().max_previous_cas;
-        assert_eq!(
-            [found("mesh", "default"), found("other", "default"), found("mesh", "night")],
-            [Some(3), Some(1), None]
+        policies.take(
+            &object("RotationPolicy", json!({"name": "default"}), json!({"clusterResourceNamespace": "mesh"})),
+            "mesh",
         );
+        policies.take(&object("RotationPolicy", json!({"name": "default", "namespace": "other"}), Value::Null), "mesh");
+        let found = |policies: &Policies, namespace: &str, name: &str| {
+            policies.policy(namespace, name).unwrap().cluster_resource_namespace
+        };
+        for (namespace, name, expected) in
+            [("mesh", "default", Some("mesh")), ("other", "default", Some("certs")), ("mesh", "night", None)]
+        {
+            assert_eq!(found(&policies, namespace, name).as_deref(), expected, "{namespace}/{name}");
+        }
         assert_eq!(policies.policy("mesh", "default").unwrap().oldest_envoy.as_deref(), Some("1.40"));
         policies.remove(&(Some("mesh".to_owned()), "default".to_owned()));
-        assert_eq!(policies.policy("mesh", "default").unwrap().max_previous_cas, Some(1));
+        assert_eq!(found(&policies, "mesh", "default").as_deref(), Some("certs"));
     }
 
     #[test]

@@ -31,8 +31,6 @@ pub const DISTRUST: &str = "DistrustApplied";
 pub const JOURNAL: &str = "JournalComplete";
 /// Every change window can open.
 pub const WINDOWS: &str = "ChangeWindowsValid";
-/// No more previous CAs are needed than `maxPreviousCAs`.
-pub const PREVIOUS_CAS: &str = "PreviousCAsWithinLimit";
 
 /// A type of condition.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +66,7 @@ pub(crate) const PERMANENT: ConditionType = ConditionType {
 const TEMPORARY: ConditionType = ConditionType { is_permanent: false, ..PERMANENT };
 
 /// All of them, in the order of docs/operations.md.
-pub const CONDITION_TYPES: [ConditionType; 15] = [
+pub const CONDITION_TYPES: [ConditionType; 14] = [
     ConditionType {
         name: READY,
         meaning: "The managed Secret exists and is valid, and no older GatewaySecret claims its name.",
@@ -176,14 +174,6 @@ pub const CONDITION_TYPES: [ConditionType; 15] = [
         meaning: "Every window of `changeWindows` can open. Absent while that is so.",
         failed_event: Some("ChangeWindowsInvalid"),
         action: "AwaitWindow",
-        ..TEMPORARY
-    },
-    ConditionType {
-        name: PREVIOUS_CAS,
-        meaning: "Certificates in use need no more previous CAs than `maxPreviousCAs`. Absent while that is so.",
-        failed_event: Some("PreviousCAsOverLimit"),
-        action: "DropOldCA",
-        without_action: &["UsedByCertificates"],
         ..TEMPORARY
     },
 ];

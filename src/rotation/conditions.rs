@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::active_certificates::{client_leaves, common, leaf};
 use super::change_windows;
 use super::client_conditions;
-use super::condition_types::{DISTRUST, JOURNAL, PREVIOUS_CAS, SOURCES, remove, set};
+use super::condition_types::{DISTRUST, JOURNAL, SOURCES, remove, set};
 use super::name_list::sentence;
 use super::planner::Plan;
 use super::status_limits::{count, fit_leaves};
@@ -89,16 +89,6 @@ pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: 
         }
     }
     change_windows::report(entry, &mut status, now);
-    match entry.policy.max_previous_cas.filter(|_| plan.over_cap) {
-        None => remove(&mut status, PREVIOUS_CAS),
-        Some(most) => {
-            let message = format!(
-                "Certificates in use need more previous CAs than maxPreviousCAs allows ({most}). These CAs stay until the certificates \
-                 are reissued or expire. No action is needed."
-            );
-            set(entry, &mut status, PREVIOUS_CAS, (ConditionStatus::False, "UsedByCertificates", message), now);
-        }
-    }
     status
 }
 

@@ -23,8 +23,8 @@ mod status_limits;
 mod status_summary;
 
 pub use condition_types::{
-    CLIENTS, COMPLETE, CONDITION_TYPES, CONNECT, ConditionType, DISTRUST, GATEWAYS, JOURNAL, LEAF, PREVIOUS_CAS,
-    READINESS, SOURCES, SYNCED, TRUST, WINDOWS, WORKLOADS, set,
+    CLIENTS, COMPLETE, CONDITION_TYPES, CONNECT, ConditionType, DISTRUST, GATEWAYS, JOURNAL, LEAF, READINESS, SOURCES,
+    SYNCED, TRUST, WINDOWS, WORKLOADS, set,
 };
 pub(crate) use condition_types::{PERMANENT, set_condition};
 pub use conditions::{report, synced};

@@ -642,21 +642,21 @@ mod tests {
         }
         state.apply_policy(0, Event::InitDone);
         for event in [
-            Event::InitApply(policy("three", json!({ "maxPreviousCAs": 3 }))),
-            Event::InitApply(policy("bad", json!({ "maxPreviousCAs": "many" }))),
+            Event::InitApply(policy("three", json!({ "oldestEnvoy": "1.43" }))),
+            Event::InitApply(policy("bad", json!({ "oldestEnvoy": 7 }))),
             Event::InitDone,
         ] {
             state.apply_policy(1, event);
         }
         let published = |state: &WatchState| {
             state.publish(&cache);
-            (cache.registry().expect("a registry").entries()[0].policy.max_previous_cas, cache.unread().len())
+            (cache.registry().expect("a registry").entries()[0].policy.oldest_envoy.clone(), cache.unread().len())
         };
-        assert_eq!(published(&state), (Some(3), 0));
+        assert_eq!(published(&state), (Some("1.43".to_owned()), 0));
         state.apply(Event::Apply(named("bad")), &cache);
-        assert_eq!(published(&state), (Some(3), 1));
-        state.apply_policy(1, Event::Apply(policy("bad", json!({ "maxPreviousCAs": 2 }))));
-        assert_eq!(published(&state), (Some(2), 0));
+        assert_eq!(published(&state), (Some("1.43".to_owned()), 1));
+        state.apply_policy(1, Event::Apply(policy("bad", json!({ "oldestEnvoy": "1.42" }))));
+        assert_eq!(published(&state), (Some("1.42".to_owned()), 0));
     }
 
     #[tokio::test]
@@ -667,8 +667,10 @@ mod tests {
                 json!({ "apiVersion": "trustspan.dev/v1alpha1", "kind": "Policy", "metadata": metadata, "spec": spec });
             serde_json::from_value(object).expect("an object")
         };
-        let listed =
-            [policy(Some("istio-ingress"), json!({ "maxPreviousCAs": 3 })), policy(None, json!({ "oldestEnvoy": 7 }))];
+        let listed = [
+            policy(Some("istio-ingress"), json!({ "clusterResourceNamespace": "certs" })),
+            policy(None, json!({ "oldestEnvoy": 7 })),
+        ];
         for order in [[0, 1], [1, 0]] {
             let (cache, mut state) = (RegistryCache::default(), WatchState::default());
             for event in [Event::Init, Event::InitApply(good("a")), Event::InitDone] {
@@ -680,7 +682,11 @@ mod tests {
             }
             state.publish(&cache);
             let registry = cache.registry().expect("a registry");
-            assert_eq!((registry.entries()[0].policy.max_previous_cas, cache.unread().len()), (None, 1), "{order:?}");
+            assert_eq!(
+                (&registry.entries()[0].policy.cluster_resource_namespace, cache.unread().len()),
+                (&None, 1),
+                "{order:?}"
+            );
         }
     }
 

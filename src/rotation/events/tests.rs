@@ -7,7 +7,7 @@ use super::*;
 use crate::api::{ConditionStatus, LaggingClient, Period, TrustAnchor};
 use crate::registry::tests::entry;
 use crate::rotation::{
-    CLIENTS, PREVIOUS_CAS, SOURCES, SecretSummary, change_windows, journal::Journal, planner, report, set,
+    CLIENTS, JOURNAL, SOURCES, SecretSummary, change_windows, journal::Journal, planner, report, set,
 };
 use crate::trust::Certificate;
 use crate::trust::fixtures::{ca, now, parsed};
@@ -121,8 +121,8 @@ fn a_condition_makes_an_event_when_it_fails_changes_and_is_restored() {
         assert_eq!(between(&gone, &bad), warned("Secret root: expired"));
         assert_eq!(between(&bad, &good), [(ends, false, "all is well".to_owned())]);
     }
-    let kept = said(PREVIOUS_CAS, False, "UsedByCertificates", "live leaves need more");
-    assert_eq!(reasons(&notices(&previous(), &kept, &[])), [("PreviousCAsOverLimit", true)]);
+    let kept = said(JOURNAL, False, "Lost", "the journal was deleted");
+    assert_eq!(reasons(&notices(&previous(), &kept, &[])), [("JournalLost", true)]);
     assert_eq!(notices(&Entry { status: kept.clone(), ..previous() }, &kept, &[]), []);
     // The API server may word the same rejection differently each time.
     let [one, two] = ["refused at 1", "refused at 2"].map(|message| said(SYNCED, False, "Failed", message));

@@ -20,8 +20,6 @@ pub(super) struct PlannedBundle {
     pub(super) needed: usize,
     /// Until when previous CAs are kept because unknown certificates of them may be in use.
     pub(super) until: Option<Timestamp>,
-    /// Whether certificates in use need more previous CAs than `maxPreviousCAs`.
-    pub(super) over_cap: bool,
 }
 
 /// The bundles that gateways and clients are to trust.
@@ -75,9 +73,8 @@ fn distinct<'a>(chains: impl Iterator<Item = &'a [Certificate]>) -> Vec<&'a [Cer
 }
 
 type Accepts = fn(&[Certificate], &[Certificate], Timestamp) -> bool;
-/// A function that computes until when unknown certificates of a CA may be in use. Its last argument is whether
-/// `maxPreviousCAs` has room for that CA.
-type UnseenUntil = fn(&View<'_>, &Authority, bool) -> Timestamp;
+/// A function that computes until when unknown certificates of a CA may be in use.
+type UnseenUntil = fn(&View<'_>, &Authority) -> Timestamp;
 
 fn bundle(
     view: &View<'_>,
@@ -87,7 +84,6 @@ fn bundle(
     unseen_until: UnseenUntil,
 ) -> PlannedBundle {
     let (now, distrusted_cas) = (view.now, &view.entry.spec.distrusted_cas);
-    let max_previous_cas = view.entry.policy.max_previous_cas.map(|most| most as usize);
     let mut bundle = PlannedBundle { trust: current(issuers, distrusted_cas), ..PlannedBundle::default() };
     let in_some_order = |trust: &[Certificate], chain: &[Certificate], at| {
         accepts(trust, chain, at) || trust.len() > 1 && accepts(&reversed(trust), chain, at)
@@ -126,13 +122,11 @@ fn bundle(
         bundle.trust.pop();
         idle.push(authority);
     }
-    bundle.over_cap = max_previous_cas.is_some_and(|most| bundle.needed > most);
     // No known certificate needs these CAs. A certificate that they signed may still be unknown, or belong to an
     // unknown client.
     for authority in idle {
         let certificate = &authority.certificate;
-        let room = max_previous_cas.is_none_or(|most| previous(&bundle.trust, issuers) < most);
-        let until = unseen_until(view, authority, room);
+        let until = unseen_until(view, authority);
         if now < until && !bundle.trust.iter().any(|held| held.supersedes(certificate)) {
             bundle.until = bundle.until.max(Some(until));
             bundle.trust.push(certificate.clone());
@@ -151,17 +145,9 @@ fn reversed(trust: &[Certificate]) -> Vec<Certificate> {
     trust.iter().rev().cloned().collect()
 }
 
-/// The number of CAs in a bundle that are not current.
-fn previous(trust: &[Certificate], issuers: &[Authority]) -> usize {
-    let is_current = |certificate: &Certificate| issuers.iter().any(|a| a.current && a.certificate == *certificate);
-    trust.iter().filter(|certificate| !is_current(certificate)).count()
-}
-
-/// `maxPreviousCAs` limits the CAs that are kept for unknown clients, but not for certificates that are still being
-/// delivered.
-fn unseen_clients(view: &View<'_>, authority: &Authority, room: bool) -> Timestamp {
+fn unseen_clients(view: &View<'_>, authority: &Authority) -> Timestamp {
     let delivered = delivered(view, authority);
-    if !room || view.snapshot.knows_all_clients() {
+    if view.snapshot.knows_all_clients() {
         return delivered;
     }
     match (authority.retired, view.entry.policy.max_certificate_lifetime) {
@@ -171,7 +157,7 @@ fn unseen_clients(view: &View<'_>, authority: &Authority, room: bool) -> Timesta
 }
 
 /// Later if it is unknown what gateways had before.
-fn unseen_serving_certificates(view: &View<'_>, authority: &Authority, _: bool) -> Timestamp {
+fn unseen_serving_certificates(view: &View<'_>, authority: &Authority) -> Timestamp {
     let end = authority.certificate.not_after;
     if view.snapshot.presented_also.iter().any(|also| also.chain.is_none()) {
         return end;

@@ -64,8 +64,6 @@ pub struct Plan {
     pub cut_off_by_copy: Vec<String>,
     /// Why a CA of `spec.distrustedCAs` is not removed.
     pub undistrusted: Option<String>,
-    /// Certificates in use need more previous CAs than `maxPreviousCAs` allows. They are kept.
-    pub over_cap: bool,
     /// Since when the journal is complete, if an earlier one was lost: what gateways had before is unknown.
     pub forgotten: Option<Timestamp>,
     /// The next instant at which the plan changes by itself.
@@ -158,7 +156,6 @@ pub fn plan(snapshot: &Snapshot<'_>, before: &Journal, now: Timestamp) -> Plan {
         has_next_leaf: view.source_chain.is_some(),
         cut_off_by_copy: cut_off_by_copy(&view),
         undistrusted: decided.undistrusted,
-        over_cap: bundles.gateways.over_cap || bundles.clients.over_cap,
         forgotten: view.gateways_in_use.iter().find(|version| version.guessed).map(|version| version.since),
         wake,
         client_bundle: bundles.clients.trust,

@@ -3,10 +3,10 @@
 use jiff::SignedDuration;
 
 use super::scene::{HOUR, Scene, before_the_switch, bundle, pair, reissues, source, subjects, waits};
-use crate::api::{ConditionStatus, GatewaySecretStatus, Mode, Phase, StepName, TrustAnchor};
+use crate::api::{GatewaySecretStatus, Mode, Phase, StepName, TrustAnchor};
+use crate::rotation::SecretSummary;
 use crate::rotation::journal::{Journal, JournalError};
 use crate::rotation::planner::{ClientState, Issuance, PairOf, Step, Trust};
-use crate::rotation::{PREVIOUS_CAS, SecretSummary, StatusSummary};
 use crate::trust::Certificate;
 use crate::trust::fixtures::{ca, ca_between, certificates, now, parsed};
 
@@ -170,29 +170,6 @@ fn only_a_client_whose_reissue_was_requested_lags() {
 }
 
 #[test]
-fn max_previous_cas_never_drops_a_ca_in_use() {
-    let (old, new) = (ca("old"), ca("new"));
-    let mut scene = Scene::steady(&old);
-    scene.entry.policy.max_previous_cas = Some(0);
-    let plan = scene.reconcile();
-    assert_eq!(scene.status(&plan).condition(PREVIOUS_CAS), None);
-    scene.ca = source(&new);
-    let plan = scene.reconcile();
-    assert_eq!(bundle(&plan), Some(vec!["CN=new", "CN=old"]));
-    scene.entry.status = scene.status(&plan);
-    assert_eq!(scene.entry.status.condition(PREVIOUS_CAS).unwrap().status, ConditionStatus::False);
-    let troubles = |scene: &Scene| StatusSummary::of(&scene.entry, scene.now).troubles;
-    assert!(
-        troubles(&scene).iter().any(|trouble| trouble.contains("maxPreviousCAs allows (0)")),
-        "{:?}",
-        troubles(&scene)
-    );
-    scene.entry.policy.max_previous_cas = Some(1);
-    let plan = scene.reconcile();
-    assert_eq!(scene.status(&plan).condition(PREVIOUS_CAS), None, "one is allowed");
-}
-
-#[test]
 fn a_slow_clock_drops_no_renewed_ca_in_use() {
     let (first, new) = (ca("old"), ca("new"));
     let renewed = first.renewed(2030, 2040);
@@ -297,25 +274,6 @@ fn a_certificate_from_the_future_does_not_count_as_one_with_the_newest_bundle() 
     let plan = reconcile(&mut scene, issued(&chain, issuance));
     assert!(waits(&plan).contains(&StepName::SwitchServingCertificate), "{:?}", plan.waits);
     assert!(!plan.steps.iter().any(|step| matches!(step, Step::WriteManaged { .. })), "{:?}", plan.steps);
-}
-
-#[test]
-fn max_previous_cas_limits_what_is_kept_for_unknown_clients() {
-    let (old, new) = (ca("old"), ca("new"));
-    let kept = |most| {
-        let mut scene = Scene::steady(&old);
-        scene.entry.spec.clients.all_declared = false;
-        scene.entry.policy.max_previous_cas = most;
-        (scene.ca, scene.issuer, scene.client) = (source(&new), source(&new), pair(&new, "client"));
-        let plan = scene.reconcile();
-        scene.take(&plan);
-        scene.pass(HOUR);
-        scene.plan();
-        let plan = scene.reconcile();
-        scene.take(&plan);
-        scene.managed.unwrap().anchors.len()
-    };
-    assert_eq!((kept(None), kept(Some(1)), kept(Some(0))), (2, 2, 1));
 }
 
 #[test]

@@ -105,9 +105,6 @@ impl Cluster {
         spec.issuer_secret_name = (seed.below(2) == 0).then(|| ISSUER.to_owned());
         spec.clients.all_declared = seed.below(4) > 0;
         policy.max_certificate_lifetime = (seed.below(2) == 0).then(|| Period::from_secs(2 * 3600));
-        // With `maxPreviousCAs` unknown clients are cut off on purpose.
-        let cap = [None, None, Some(0), Some(1)][seed.below(4) as usize];
-        policy.max_previous_cas = cap.filter(|_| spec.clients.all_declared);
         policy.change_windows = if seed.below(4) == 0 { windows(&mut seed) } else { Vec::new() };
         let mut cluster = Self::new(seed, entry);
         cluster.agent.falters = cluster.chance(2);
