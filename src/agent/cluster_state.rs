@@ -658,7 +658,7 @@ fn issuance(certificate: &DynamicObject) -> Issuance {
         failed: certificate.data["status"]["lastFailureTime"].as_str().and_then(|at| at.parse().ok()),
         name: certificate.metadata.name.clone().unwrap_or_default(),
         is_issuing: condition(certificate, "Issuing").is_some(),
-        renewal: RenewalPolicy::of(&certificate.data["spec"]["renewal"]),
+        renewal: RenewalPolicy::of(&certificate.data),
     }
 }
 

@@ -33,7 +33,6 @@ pub use source_kind::{AdditionalTrust, SourceKind};
 pub use status::*;
 pub use trust_bundle_target::{TrustBundleTarget, TrustBundleTargetKind};
 pub use trust_consumer::*;
-pub(crate) use window::time_zone;
 pub use window::{ChangeWindow, Day, TimeOfDay, UnknownZone, WindowState};
 pub use workload_kind::WorkloadKind;
 

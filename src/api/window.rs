@@ -93,21 +93,13 @@ impl WindowState {
     }
 }
 
-/// A time zone by its name, from the database in this binary.
-///
-/// # Errors
-/// When the database has no such name.
-pub(crate) fn time_zone(name: &str) -> Result<TimeZone, UnknownZone> {
-    ZONES.get(name).map_err(|_| UnknownZone(name.to_owned()))
-}
-
 impl ChangeWindow {
     /// The time zone, from the database in this binary, so that all replicas use the same.
     ///
     /// # Errors
     /// When the database has no such name.
     pub fn zone(&self) -> Result<TimeZone, UnknownZone> {
-        time_zone(&self.time_zone)
+        ZONES.get(&self.time_zone).map_err(|_| UnknownZone(self.time_zone.clone()))
     }
 
     fn contains(&self, local: DateTime) -> bool {

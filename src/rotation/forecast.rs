@@ -118,7 +118,7 @@ impl<'s> Simulation<'s> {
         let mut clients = representatives(&real.clients);
         for client in &mut clients {
             client.pending = None;
-            client.certificate = client.certificate.take().map(|certificate| idle(certificate, now));
+            client.certificate = client.certificate.take().map(idle);
         }
         let mut journal = journal.clone();
         let is_simulated = |name: &str| clients.iter().any(|client| client.name == name);
@@ -137,8 +137,8 @@ impl<'s> Simulation<'s> {
             config_maps: real.config_maps.iter().map(|map| Copied::of(map.managed)).collect(),
             clients,
             bundle_readers: real.bundle_readers.clone(),
-            presented_also: real.presented_also.iter().cloned().map(|also| presented(also, now)).collect(),
-            source_certificate: real.source_certificate.clone().map(|certificate| idle(certificate, now)),
+            presented_also: real.presented_also.iter().cloned().map(presented).collect(),
+            source_certificate: real.source_certificate.clone().map(idle),
             sources: real.sources.clone(),
             journal,
             now,
@@ -290,16 +290,18 @@ impl<'s> Simulation<'s> {
     }
 }
 
-/// A Certificate that is not being issued. Renewal windows delay a rotation, as change windows do, and block it only if
-/// none ever opens.
-fn idle(certificate: Issuance, now: Timestamp) -> Issuance {
-    let opens = certificate.renewal.blocker(now).is_none_or(|blocker| blocker.until.is_some());
-    let renewal = if opens { RenewalPolicy::Anytime } else { certificate.renewal };
-    Issuance { is_issuing: false, renewal, ..certificate }
+/// A Certificate that is not being issued.
+fn idle(certificate: Issuance) -> Issuance {
+    Issuance { is_issuing: false, renewal: without_date(certificate.renewal), ..certificate }
 }
 
-fn presented(also: FurtherCertificate, now: Timestamp) -> FurtherCertificate {
-    FurtherCertificate { certificate: also.certificate.map(|certificate| idle(certificate, now)), ..also }
+/// Renewal windows delay a rotation, as change windows do, and block it only if it is unknown until when.
+fn without_date(renewal: RenewalPolicy) -> RenewalPolicy {
+    if let RenewalPolicy::Windows(Some(_)) = renewal { RenewalPolicy::Anytime } else { renewal }
+}
+
+fn presented(also: FurtherCertificate) -> FurtherCertificate {
+    FurtherCertificate { certificate: also.certificate.map(idle), ..also }
 }
 
 fn write(kept: &mut Copied, trust: &[Certificate], source: Option<&SecretSummary>) {
@@ -313,7 +315,7 @@ fn representatives(clients: &[ClientState]) -> Vec<ClientState> {
     let mut kinds = BTreeSet::new();
     let is_first = |client: &&ClientState| {
         let kind = match &client.certificate {
-            Some(certificate) => format!("{:?}", certificate.renewal),
+            Some(certificate) => format!("{:?}", without_date(certificate.renewal)),
             None => client.name.clone(),
         };
         kinds.insert((client.certificate.is_some(), kind, client.loads_once))

@@ -145,7 +145,7 @@ pub(crate) fn renewal_policies(world: &mut World<'_>) -> Result<()> {
             SERVER,
             "ReissueServingCertificate",
             json!({ "policy": "RenewBefore", "windows": [never] }),
-            "no window of spec.renewal.windows",
+            "spec.renewal.windows allows no renewal before",
         ),
     ];
     for (name, _, renewal, _) in &blocked {

@@ -149,8 +149,7 @@ fn an_issue_in_progress_and_renewal_windows_change_nothing() {
     let (forecast, message) = forecast_of(|_, clients| {
         let certificate = clients[0].certificate.as_mut().unwrap();
         certificate.is_issuing = true;
-        let window = serde_json::json!({ "cron": "0 4 * * 1", "windowDuration": "30m" });
-        certificate.renewal = RenewalPolicy::of(&serde_json::json!({ "policy": "RenewBefore", "windows": [window] }));
+        certificate.renewal = RenewalPolicy::Windows(Some(now() + STEP * 100_000));
         clients[0].pending = Some(planner::Pending { chain: pair(&ca("other")).chain, at: now() });
     });
     assert!(forecast.completes, "{message}");

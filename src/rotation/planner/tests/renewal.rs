@@ -2,7 +2,6 @@
 
 use jiff::{SignedDuration, Timestamp};
 use rcgen::date_time_ymd;
-use serde_json::json;
 
 use super::super::blockers::Pause;
 use super::super::plan;
@@ -70,23 +69,28 @@ fn a_client_whose_renewal_is_disabled_is_reissued_only_before_a_ca_expires() {
 }
 
 #[test]
-fn a_client_is_reissued_when_its_renewal_window_opens() {
+fn a_client_with_renewal_windows_is_reissued_from_its_renewal_time_on() {
     let ((old, deadline), new) = (ending(), ca("new"));
-    let window = json!({"cron": "0 4 * * *", "windowDuration": "30m"});
-    let windows = RenewalPolicy::of(&json!({"policy": "RenewBefore", "windows": [window]}));
-    let mut scene = promoted(&old, &new, [windows, RenewalPolicy::Anytime]);
-    let opens = "2030-01-01T04:00:00Z".parse().unwrap();
-    assert!(scene.now < opens);
+    let due = "2030-01-01T04:00:00Z".parse().unwrap();
+    let mut scene = promoted(&old, &new, [RenewalPolicy::Windows(Some(due)), RenewalPolicy::Anytime]);
+    assert!(scene.now < due);
     let plan = scene.reconcile();
     let [held] = waits(&plan, StepName::ReissueClients)[..] else { panic!("{:?}", plan.waits) };
-    assert_eq!((reissues(&plan), held.until), (vec![], Some(opens)));
-    let said = format!("Certificate client: no window of spec.renewal.windows is open until {opens}. Renew it");
+    assert_eq!((reissues(&plan), held.until, held.needs_action), (vec![], Some(due), false));
+    let said = format!(
+        "Certificate client: spec.renewal.windows allows no renewal before {due} (status.renewalTime). Renew it"
+    );
     assert!(held.reason.starts_with(&said) && held.reason.contains(&format!("before {deadline}")), "{}", held.reason);
-    scene.now = opens;
+    scene.now = due;
     assert_eq!(reissues(&scene.reconcile()), ["client"]);
-    // That window has passed, so the next one counts.
-    scene.now = opens + SignedDuration::from_mins(30);
-    assert_eq!(reissues(&scene.reconcile()), [""; 0]);
+    // A renewal that is due after the deadline is not waited for.
+    scene.renewal[0] = RenewalPolicy::Windows(Some(deadline + HOUR));
+    scene.now = deadline - SECOND;
+    let plan = scene.reconcile();
+    let [held] = waits(&plan, StepName::ReissueClients)[..] else { panic!("{:?}", plan.waits) };
+    assert_eq!((reissues(&plan), held.until), (vec![], Some(deadline)));
+    scene.now = deadline;
+    assert_eq!(reissues(&scene.reconcile()), ["client"]);
 }
 
 #[test]

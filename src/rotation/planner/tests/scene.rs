@@ -133,7 +133,7 @@ impl Scene {
     }
 
     pub(super) fn plan(&self) -> Plan {
-        let client_renewal = self.renewal[0].clone();
+        let client_renewal = self.renewal[0];
         let client = self.declared.then(|| ClientState {
             name: "client".to_owned(),
             chain: self.client.chain.clone(),
@@ -162,7 +162,7 @@ impl Scene {
                 name: "gateway".to_owned(),
                 issued: self.issued,
                 is_issuing: self.is_issuing,
-                renewal: self.renewal[1].clone(),
+                renewal: self.renewal[1],
                 ..Issuance::default()
             }),
             canary: self.canary.clone(),

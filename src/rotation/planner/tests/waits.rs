@@ -1,8 +1,6 @@
 //! Whether a person has to act on each kind of wait, as a table. Every plan of a scene or of the simulated cluster is
 //! compared with it.
 
-use serde_json::json;
-
 use super::scene::{HOUR, Scene, before_the_switch, pair, source};
 use crate::api::{SecretRef, Wait};
 use crate::rotation::RenewalPolicy;
@@ -31,8 +29,8 @@ const WAITS: [(&str, Act); 39] = [
     ("No change window of the RotationPolicy is open", Act::No),
     ("No change window of the RotationPolicy ever opens", Act::Yes),
     ("spec.renewal.policy is Disabled", Act::Yes),
-    ("no window of spec.renewal.windows is open until", Act::No),
-    ("spec.renewal.windows", Act::Yes),
+    ("spec.renewal.windows allows no renewal before", Act::No),
+    ("cert-manager has set no status.renewalTime", Act::Yes),
     // Step ExpandTrust.
     ("Configure the issuer to use one CA", Act::Yes),
     ("is being reissued to obtain the CA", Act::No),
@@ -145,13 +143,13 @@ fn every_other_kind_of_wait_says_whether_it_needs_a_person() {
     reissued.is_issuing = true;
     let mut never = before_the_switch(&old, &new, false);
     never.client = pair(&old, "client");
-    never.renewal[0] = RenewalPolicy::of(&json!({"windows": [{"cron": "0 0 31 2 *", "windowDuration": "1h"}]}));
+    never.renewal[0] = RenewalPolicy::Windows(None);
     for (mut scene, words) in [
         (elsewhere, "Create it empty, with the annotation"),
         (unlisted, "cannot be listed"),
         (also, "Gateways also present Secret"),
         (reissued, "is being reissued to obtain the CA"),
-        (never, "no window of spec.renewal.windows ever opens"),
+        (never, "cert-manager has set no status.renewalTime"),
     ] {
         let waits = scene.reconcile().waits;
         assert_eq!(needs_action(&waits, words), words != "is being reissued to obtain the CA", "{words}");
