@@ -1,7 +1,7 @@
 //! The journal of a GatewaySecret's rotations, which is stored in the cluster: what was written when, as long as it may be in use. It has
 //! public certificates and timestamps only.
 
-mod compact;
+mod stored;
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,11 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::api::Period;
-use crate::trust::{Certificate, bundle};
+use crate::trust::Certificate;
 
-use compact::Compact;
+use stored::StoredJournal;
 
-/// A journal with more bytes is stored in the compact form. A ConfigMap holds 1 MiB.
-const LARGE: usize = 512 << 10;
-
-/// The journal of one GatewaySecret. `C` is a certificate, or in the stored form its fingerprint.
+/// The journal of one GatewaySecret. `C` is a certificate, or in the stored form its number.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", bound(deserialize = "C: Deserialize<'de>"), default)]
 pub struct Journal<C = Certificate> {
@@ -208,34 +205,13 @@ pub enum JournalError {
     Json(#[from] serde_json::Error),
     /// A certificate that it refers to is missing.
     #[error("certificate {0} is missing")]
-    Missing(String),
-}
-
-/// The stored form of a journal. Each certificate is stored once.
-#[derive(Deserialize, Serialize)]
-struct StoredJournal {
-    certificates: BTreeMap<String, String>,
-    #[serde(flatten)]
-    journal: Journal<String>,
+    Missing(usize),
 }
 
 impl Journal {
     /// The journal as text, to be stored.
     pub fn to_text(&self) -> String {
-        let mut certificates = BTreeMap::new();
-        let journal = self.convert(&mut |certificate: &Certificate| {
-            let pem = || certificate.pem();
-            certificates.entry(certificate.fingerprint.clone()).or_insert_with(pem);
-            Some(certificate.fingerprint.clone())
-        });
-        let stored = StoredJournal { certificates, journal: journal.unwrap_or_default() };
-        let text = serde_json::to_string_pretty(&stored).unwrap_or_default();
-        if text.len() > LARGE { self.to_compact_text() } else { text }
-    }
-
-    /// A large journal as text, to be stored.
-    pub(super) fn to_compact_text(&self) -> String {
-        serde_json::to_string(&Compact::of(self)).unwrap_or_default()
+        serde_json::to_string(&StoredJournal::of(self)).unwrap_or_default()
     }
 
     /// Reads a stored journal.
@@ -243,27 +219,8 @@ impl Journal {
     /// # Errors
     /// When it is no journal, or a certificate is missing.
     pub fn from_text(text: &str) -> Result<Self, JournalError> {
-        let stored: StoredJournal = match (serde_json::from_str(text), serde_json::from_str::<Compact>(text)) {
-            (Ok(stored), _) => stored,
-            (Err(_), Ok(compact)) => return compact.journal(),
-            (Err(error), Err(_)) => return Err(error.into()),
-        };
-        let known: BTreeMap<_, _> =
-            stored.certificates.iter().filter_map(|(fingerprint, pem)| Some((fingerprint, read(pem)?))).collect();
-        let mut missing = None;
-        let journal = stored.journal.convert(&mut |fingerprint: &String| {
-            let found = known.get(fingerprint).cloned();
-            if found.is_none() {
-                missing = Some(fingerprint.clone());
-            }
-            found
-        });
-        journal.ok_or_else(|| JournalError::Missing(missing.unwrap_or_default()))
+        serde_json::from_str::<StoredJournal>(text)?.journal()
     }
-}
-
-fn read(pem: &str) -> Option<Certificate> {
-    bundle::read(pem.as_bytes()).into_certificates().into_iter().next()
 }
 
 impl<C> Journal<C> {

@@ -172,7 +172,7 @@ fn follow(list: &mut Vec<Authority>, current: &[Certificate], signing: Option<&C
 fn supersede(versions: &mut Vec<Version>, trust: Vec<Certificate>, chain: Vec<Certificate>, now: Timestamp) {
     if let Some(newest) = versions.last_mut() {
         if newest.trust == trust && newest.chain == chain {
-            // A large journal may have an equivalent certificate in place of this one.
+            // The stored journal may have an equivalent certificate in place of this one.
             newest.chain = chain;
             newest.replaced = None;
             return;

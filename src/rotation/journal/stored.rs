@@ -1,4 +1,4 @@
-//! How a journal with many clients is stored: certificates by number, and one for all client certificates that no verdict distinguishes (ADR
+//! How a journal is stored: certificates by number, and one for all client certificates that no verdict distinguishes (ADR
 //! 0014). Only certificates that a CA of the journal verifies are grouped. The newest contents are read from the cluster again before each
 //! decision.
 
@@ -7,15 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Journal, JournalError, read};
+use super::{Journal, JournalError};
 use crate::connectivity;
-use crate::trust::Certificate;
 use crate::trust::equivalence::{constrains_names, equivalence_key};
+use crate::trust::{Certificate, bundle};
 
-/// The compact form of a journal.
+/// The stored form of a journal.
 #[derive(Deserialize, Serialize)]
-pub(super) struct Compact {
-    compact: Vec<StoredCertificate>,
+pub(super) struct StoredJournal {
+    certificates: Vec<StoredCertificate>,
     #[serde(flatten)]
     journal: Journal<usize>,
 }
@@ -30,19 +30,19 @@ enum StoredCertificate {
     Like(usize, String, i64, i64),
 }
 
-impl Compact {
+impl StoredJournal {
     pub(super) fn of(journal: &Journal) -> Self {
         let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
-        let mut compact = Vec::new();
+        let mut certificates = Vec::new();
         let mut groups: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
         let keys = group_keys(journal);
         let numbered = journal.convert(&mut |certificate: &Certificate| {
             if let Some(number) = numbers.get(&certificate.fingerprint) {
                 return Some(*number);
             }
-            let number = compact.len();
+            let number = certificates.len();
             let group = keys.get(&certificate.fingerprint).map(|key| *groups.entry(key.clone()).or_insert(number));
-            compact.push(match group.filter(|like| *like < number) {
+            certificates.push(match group.filter(|like| *like < number) {
                 Some(like) => StoredCertificate::Like(
                     like,
                     certificate.fingerprint.clone(),
@@ -54,12 +54,12 @@ impl Compact {
             numbers.insert(certificate.fingerprint.clone(), number);
             Some(number)
         });
-        Self { compact, journal: numbered.unwrap_or_default() }
+        Self { certificates, journal: numbered.unwrap_or_default() }
     }
 
     pub(super) fn journal(self) -> Result<Journal, JournalError> {
         let mut certificates: Vec<Option<Certificate>> = Vec::new();
-        for stored in self.compact {
+        for stored in self.certificates {
             let certificate = match stored {
                 StoredCertificate::Whole(pem) => read(&pem),
                 StoredCertificate::Like(like, fingerprint, from, to) => {
@@ -81,8 +81,12 @@ impl Compact {
             missing = missing.or(found.is_none().then_some(*number));
             found
         });
-        journal.ok_or_else(|| JournalError::Missing(missing.map(|number| number.to_string()).unwrap_or_default()))
+        journal.ok_or_else(|| JournalError::Missing(missing.unwrap_or_default()))
     }
+}
+
+fn read(pem: &str) -> Option<Certificate> {
+    bundle::read(pem.as_bytes()).into_certificates().into_iter().next()
 }
 
 /// A key for each client certificate, by fingerprint. Certificates with the same key are equivalent: the key has the
