@@ -26,13 +26,12 @@ pub(super) fn report(entry: &Entry, plan: &Plan, status: &mut GatewaySecretStatu
 }
 
 fn clients(plan: &Plan, overdue: &[&str]) -> Said {
-    match (few(overdue), &plan.pinned, &plan.unlisted_clients) {
-        (None, Some(reason), _) => (ConditionStatus::False, "Pinned", sentence(reason)),
-        (None, None, Some(reason)) => (ConditionStatus::Unknown, "NotListed", sentence(reason)),
-        (None, None, None) => {
+    match (few(overdue), &plan.unlisted_clients) {
+        (None, Some(reason)) => (ConditionStatus::Unknown, "NotListed", sentence(reason)),
+        (None, None) => {
             (ConditionStatus::True, "Following", "All declared clients are up to date, or have time left.".to_owned())
         }
-        (Some(named), ..) => {
+        (Some(named), _) => {
             let verbs = if overdue.len() == 1 { "uses or trusts" } else { "use or trust" };
             let mut message = format!("{} still {verbs} only an old CA: {named}.", counted(overdue.len(), "client"));
             let readers = overdue.iter().filter(|name| TrustBundleTarget::is_readers(name)).count();

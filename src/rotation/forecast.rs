@@ -12,7 +12,7 @@ use super::planner::{
     self, CaConfigMap, ClientState, FurtherCertificate, Issuance, PairOf, Plan, Snapshot, SourceState, Step,
     SwitchBlocker, Trust, TrustCopy,
 };
-use super::readers::SourceName;
+use super::readers::{SourceName, TlsReader, is_among};
 use super::renewal::RenewalPolicy;
 use crate::api::names::{CACERT_SUFFIX, managed_config_map_name};
 use crate::api::{ConditionStatus, GatewaySecretStatus, Mode, Period, Phase, SourceKind, TrustAnchor, Wait};
@@ -115,7 +115,7 @@ impl<'s> Simulation<'s> {
         entry.policy.change_windows.clear();
         // Nothing is probed in a simulation: results of earlier probes would never change.
         entry.policy.probe.target = None;
-        let mut clients = representatives(&real.clients);
+        let mut clients = representatives(&real.clients, &real.readers);
         for client in &mut clients {
             client.pending = None;
             client.certificate = client.certificate.take().map(idle);
@@ -311,14 +311,21 @@ fn write(kept: &mut Copied, trust: &[Certificate], source: Option<&SecretSummary
 
 /// One client for each group of clients that a rotation treats in the same way. Clients without a Certificate are not
 /// grouped, since a person has to renew each.
-fn representatives(clients: &[ClientState]) -> Vec<ClientState> {
+fn representatives(clients: &[ClientState], readers: &[TlsReader]) -> Vec<ClientState> {
     let mut kinds = BTreeSet::new();
+    let hashes = readers.iter().flat_map(TlsReader::hashes).collect();
+    let is_named = |leaf: &Certificate| is_among(&hashes, leaf);
     let is_first = |client: &&ClientState| {
         let kind = match &client.certificate {
             Some(certificate) => format!("{:?}", without_date(certificate.renewal)),
             None => client.name.clone(),
         };
-        kinds.insert((client.certificate.is_some(), kind, client.loads_once))
+        kinds.insert((
+            client.certificate.is_some(),
+            kind,
+            client.loads_once,
+            client.chain.first().is_some_and(is_named),
+        ))
     };
     clients.iter().filter(is_first).take(SIMULATED).cloned().collect()
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 
 use crate::api::names::{CACERT_SUFFIX, REWRITE, REWRITE_DISABLED, UNDO};
@@ -10,7 +11,7 @@ use crate::api::{Kind, SourceKind};
 use crate::json::Json;
 use crate::registry::{Entry, Place};
 use crate::rewrite::{Named, TrustSource, tls_settings};
-use crate::trust::{self, Secret, SecretError};
+use crate::trust::{self, Certificate, Secret, SecretError};
 
 /// The most readers that are judged. A hostile namespace can have any number of Gateways.
 const READERS: usize = 256;
@@ -239,6 +240,15 @@ fn is_name(name: &str) -> bool {
 }
 
 impl TlsReader {
+    /// The hashes to which its clients are limited, in hex. Envoy takes those of certificates in hex, with or without colons, and those of keys in
+    /// base64.
+    pub(super) fn hashes(&self) -> BTreeSet<String> {
+        let digits = |pin: &String| pin.replace(':', "").to_ascii_lowercase();
+        let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let decoded = |pin: &String| STANDARD.decode(pin).ok().map(hex);
+        self.pins.iter().flat_map(|pin| [Some(digits(pin)), decoded(pin)]).flatten().collect()
+    }
+
     /// A reader of which only the source of its CAs is known.
     pub fn of(object: impl Into<String>, field: &str, trust: ReaderTrust) -> Self {
         Self {
@@ -265,6 +275,11 @@ impl TlsReader {
         let read = |reader: &Self| (flags(reader), reader.trust.clone());
         read(self) == read(other) && self.presents_also == other.presents_also && self.pins == other.pins
     }
+}
+
+/// Whether a certificate or its key is among hashes in hex.
+pub(super) fn is_among(hashes: &BTreeSet<String>, leaf: &Certificate) -> bool {
+    !hashes.is_empty() && (hashes.contains(&leaf.fingerprint) || hashes.contains(&leaf.public_key_hash()))
 }
 
 fn of_managed(entry: &Entry) -> TlsReader {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::registry::tests::entry;
 use crate::rotation::planner::Issuance;
+use crate::rotation::readers::ReaderTrust;
 use crate::trust::fixtures::{Authority, ca, now, parsed};
 
 fn trial() -> TrialCa {
@@ -40,6 +41,14 @@ fn client(authority: &Authority, name: &str, is_issued: bool) -> ClientState {
 
 /// What is forecast for a GatewaySecret in phase Steady, and the condition's message.
 fn forecast_of(change: impl FnOnce(&mut Entry, &mut Vec<ClientState>)) -> (Forecast, String) {
+    forecast_with(change, |_| Vec::new())
+}
+
+/// The same, with readers that may depend on the clients.
+fn forecast_with(
+    change: impl FnOnce(&mut Entry, &mut Vec<ClientState>),
+    readers: impl FnOnce(&[ClientState]) -> Vec<TlsReader>,
+) -> (Forecast, String) {
     let old = ca("old");
     let mut entry = Entry { status: GatewaySecretStatus::default(), ..entry("mesh", "root", "gw") };
     entry.resolved.ca_secret_ref = Some("ca".into());
@@ -61,6 +70,7 @@ fn forecast_of(change: impl FnOnce(&mut Entry, &mut Vec<ClientState>)) -> (Forec
         managed_sibling: TrustCopy::Absent,
         additional_trust: Vec::new(),
         config_maps: Vec::new(),
+        readers: readers(&clients),
         clients,
         bundle_readers: Vec::new(),
         trust_loaders: Vec::new(),
@@ -69,7 +79,6 @@ fn forecast_of(change: impl FnOnce(&mut Entry, &mut Vec<ClientState>)) -> (Forec
         canary: None,
         probe_result: None,
         unprobed: None,
-        readers: Vec::new(),
         sources: Default::default(),
         presented_also: Vec::new(),
     };
@@ -127,7 +136,7 @@ fn one_client_stands_for_all_of_its_kind() {
     let old = ca("old");
     let mut clients: Vec<_> = (0..50).map(|number| client(&old, &format!("client-{number}"), true)).collect();
     clients.extend(["by-hand", "by-hand-2"].map(|name| client(&old, name, false)));
-    let names: Vec<_> = representatives(&clients).into_iter().map(|client| client.name).collect();
+    let names: Vec<_> = representatives(&clients, &[]).into_iter().map(|client| client.name).collect();
     assert_eq!(names, ["client-0", "by-hand", "by-hand-2"]);
 }
 
@@ -156,6 +165,24 @@ fn an_issue_in_progress_and_renewal_windows_change_nothing() {
     let (forecast, message) =
         forecast_of(|_, clients| clients[0].certificate.as_mut().unwrap().renewal = RenewalPolicy::Disabled);
     assert!(!forecast.completes && message.contains("spec.renewal.policy is Disabled"), "{message}");
+}
+
+#[test]
+fn it_names_the_server_that_accepts_a_client_only_by_its_hash() {
+    let two = |_: &mut Entry, clients: &mut Vec<ClientState>| {
+        clients.insert(0, ClientState { chain: Vec::new(), ..client(&ca("old"), "checkout", true) });
+        clients[0].trust = clients[1].trust.clone();
+    };
+    let by_hash = |clients: &[ClientState]| {
+        let pins = vec![clients[1].chain[0].fingerprint.clone()];
+        let trust = ReaderTrust::NotVerified;
+        vec![TlsReader { pins, ..TlsReader::of("Gateway mesh/shop", "verifyCertificateHash", trust) }]
+    };
+    let (forecast, message) = forecast_with(two, by_hash);
+    assert!(!forecast.completes, "{message}");
+    let said = "Gateway mesh/shop (verifyCertificateHash) accepts payments only by the hash";
+    assert!(message.contains(said) && message.contains("by subjectAltNames"), "{message}");
+    assert!(forecast_of(two).0.completes, "without the hash");
 }
 
 #[test]

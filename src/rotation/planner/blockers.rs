@@ -2,6 +2,8 @@
 //! clients' CAs from another object than the managed Secret. Also the deadlines at which a step is taken regardless,
 //! because a CA in use expires soon after.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 
 use super::bundles::{config_map_fault, served_chains};
@@ -12,7 +14,7 @@ use crate::api::{SourceKind, StepName, TrustBundleTarget, Wait, WindowState};
 use crate::registry::Entry;
 use crate::rotation::journal::{Authority, Version};
 use crate::rotation::name_list::few;
-use crate::rotation::readers::{SourceName, TlsReader, sibling_or_self};
+use crate::rotation::readers::{SourceName, TlsReader, is_among, sibling_or_self};
 use crate::trust::Certificate;
 
 /// Why disruptive steps wait.
@@ -96,6 +98,8 @@ pub(super) struct Blockers<'a> {
     /// Why the source Secret's certificate is not reissued: gateways present the source Secret directly, and would
     /// switch at once.
     pub(super) direct: Option<String>,
+    /// The clients whose present certificate a server names by its hash, and why they are not reissued.
+    by_hash: Option<(BTreeSet<&'a str>, String)>,
     /// Why the clients' bundle must not be written where readers may use its CAs in any order.
     pub(super) unordered: Option<String>,
 }
@@ -111,6 +115,7 @@ impl<'a> Blockers<'a> {
             issuer_deadline: signing.map(|signing| deadline(view, signing.not_after)),
             promotion: None,
             direct: presents_source(view),
+            by_hash: clients_by_hash(view),
             unordered: unordered(view, client_bundle),
         };
         found.promotion = found.readers.clone().filter(|_| found.is_ahead(found.issuer_deadline));
@@ -151,12 +156,16 @@ impl<'a> Blockers<'a> {
     pub(super) fn client_pause(&self, client: &ClientState) -> Option<Pause> {
         let certificate = client.certificate.as_ref();
         let is_closed = |one: &Issuance| !one.is_issuing && one.renewal.blocker(self.view.now).is_some();
+        let by_hash = self.by_hash.as_ref().filter(|(names, _)| names.contains(client.name.as_str()));
         // Deadlines are computed only if necessary, since they cost signature checks.
-        if self.pause.is_none() && !certificate.is_some_and(is_closed) {
+        if self.pause.is_none() && by_hash.is_none() && !certificate.is_some_and(is_closed) {
             return None;
         }
         let held = self.view.journal.newest_of(&client.name);
-        self.reissue_pause(certificate, held.and_then(|held| client_deadline(self.view, held)))
+        let deadline = held.and_then(|held| client_deadline(self.view, held));
+        let by_hash = by_hash.filter(|_| self.is_ahead(deadline));
+        let by_hash = by_hash.map(|(_, reason)| Pause { until: deadline, ..Pause::for_action(reason.as_str()) });
+        self.reissue_pause(certificate, deadline).or(by_hash)
     }
 
     /// Why a pause blocks the switch of the serving certificate. Shortly before that certificate expires, nothing
@@ -540,6 +549,23 @@ pub(super) fn config_map_blocker(view: &View<'_>, map: &CaConfigMap<'_>) -> Opti
         ));
     }
     config_map_fault(view, map).map(|why| format!("ConfigMap {} {why}", map.name))
+}
+
+/// The clients that a server accepts only by the hash of the present certificate or key, and what to do: a reissued one would be refused.
+fn clients_by_hash<'a>(view: &View<'a>) -> Option<(BTreeSet<&'a str>, String)> {
+    let readers: Vec<_> = view.snapshot.readers.iter().map(|reader| (reader, reader.hashes())).collect();
+    let named = view.snapshot.clients.iter().filter_map(|client| {
+        let leaf = client.chain.first()?;
+        Some((client.name.as_str(), readers.iter().find(|(_, hashes)| is_among(hashes, leaf))?.0))
+    });
+    let (names, readers): (BTreeSet<_>, Vec<_>) = named.unzip();
+    let TlsReader { object, field, .. } = readers.first()?;
+    let reason = format!(
+        "{object} ({field}) accepts {} only by the hash of the present certificate or key, so the agent does not request a reissue. \
+         Replace verifyCertificateHash and verifyCertificateSpki there by subjectAltNames, or renew clients and hashes together",
+        few(names.iter().map(|name| (*name).to_owned()))?
+    );
+    Some((names, reason))
 }
 
 fn presents_source(view: &View<'_>) -> Option<String> {

@@ -17,7 +17,7 @@ use crate::api::{Endpoints, Mode, Period, Phase, StepName, TrustSourceUse, Wait}
 use crate::rotation::SecretSummary;
 use crate::rotation::journal::{Journal, Version};
 use crate::rotation::name_list::few;
-use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader, sibling_or_self};
+use crate::rotation::readers::{ReaderTrust, SourceName, sibling_or_self};
 use crate::trust::{Certificate, is_distrusted};
 
 /// The result of planning: the steps to take now, and what the status reports.
@@ -41,8 +41,6 @@ pub struct Plan {
     pub unlisted_clients: Option<String>,
     /// Declared clients that still use or trust only an old CA although their reissue was requested, by name.
     pub lagging: Vec<String>,
-    /// Why clients are not reissued that a server accepts only by the hash of their certificate, and what to do.
-    pub pinned: Option<String>,
     /// Declared clients that a change of the gateways' content cut off, by name.
     pub cut_off: Vec<String>,
     /// What the gateways showed; `None` if they were not probed.
@@ -145,7 +143,6 @@ pub fn plan(snapshot: &Snapshot<'_>, before: &Journal, now: Timestamp) -> Plan {
         waits: decided.waits,
         unlisted_clients: unlisted_clients(snapshot),
         lagging: lagging(&view, &blockers),
-        pinned: decided.pinned,
         cut_off: Vec::new(),
         endpoints: probe.endpoints,
         unprobed: snapshot.unprobed.clone(),
@@ -270,7 +267,6 @@ struct Decided {
     waits: Vec<Wait>,
     switch_blocker: Option<SwitchBlocker>,
     undistrusted: Option<String>,
-    pinned: Option<String>,
 }
 
 impl Decided {
@@ -583,24 +579,6 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
             decided.wait_for_source(step, blocker);
         }
     }
-    let mut pinned = Vec::new();
-    lagging.retain(|client| {
-        let pin = newest(client).and_then(|held| pin(view, held));
-        let is_free = pin.is_none();
-        pinned.extend(pin.map(|pin| (client.name.clone(), pin)));
-        is_free
-    });
-    if let Some((_, first)) = pinned.first() {
-        let names = few(pinned.iter().map(|(name, _)| name.clone())).unwrap_or_default();
-        let until = pinned.iter().filter_map(|(_, pin)| pin.until).min();
-        let reason = format!(
-            "{} ({}) accepts {names} only by the hash of the present certificate or key, so the agent does not request a reissue. \
-             Replace verifyCertificateHash and verifyCertificateSpki there by subjectAltNames, or renew clients and hashes together",
-            first.reader.object, first.reader.field
-        );
-        decided.pinned = Some(reason.clone());
-        decided.waits.push(Pause { until, ..Pause::for_action(reason) }.wait(step));
-    }
     let certificates: Vec<_> = lagging.iter().filter_map(|client| client.certificate.as_ref()).collect();
     if certificates.is_empty() {
         return;
@@ -639,32 +617,6 @@ pub(super) fn pause_waits(step: StepName, mut pauses: Vec<Pause>) -> Vec<Wait> {
         last.reason += &format!(". {more} more {noun} may not be reissued now");
     }
     waits
-}
-
-/// A server that accepts a client only by the hash of its certificate or key.
-struct Pin<'v> {
-    reader: &'v TlsReader,
-    /// When the client is reissued regardless of the hash.
-    until: Option<Timestamp>,
-}
-
-/// The server that blocks the reissue of a client because it accepts only the present certificate. It does so until
-/// shortly before a CA expires on which the client's connection depends.
-fn pin<'v>(view: &View<'v>, held: &Version) -> Option<Pin<'v>> {
-    let leaf = held.chain.first()?;
-    let is_pin = |pin: &String| is_same_hash(pin, &leaf.fingerprint) || is_same_hash(pin, &leaf.public_key_hash());
-    let reader = view.snapshot.readers.iter().find(|reader| reader.pins.iter().any(is_pin))?;
-    let until = client_deadline(view, held);
-    until.is_none_or(|at| view.now < at).then_some(Pin { reader, until })
-}
-
-/// Envoy takes hashes of certificates in hex, with or without colons, and those of keys in base64.
-fn is_same_hash(pin: &str, hex: &str) -> bool {
-    use base64::{Engine, engine::general_purpose::STANDARD};
-    let digits: String = pin.chars().filter(|c| *c != ':').collect();
-    let decoded =
-        || STANDARD.decode(pin).ok().map(|bytes| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
-    digits.eq_ignore_ascii_case(hex) || decoded().is_some_and(|decoded| decoded == hex)
 }
 
 /// Reissues the source Secret's Certificate once the new certificate can be served at once. Until then the source
@@ -815,11 +767,10 @@ fn lagging(view: &View<'_>, blockers: &Blockers<'_>) -> Vec<String> {
         !served.is_empty() && verifies_to_the_end(trust, served, view.now) && !holds(trust, &view.server_issuers)
     };
     let lags = |held: &Version| !migrated(&view.client_issuers, &held.chain, view.now) || trusts_old(&held.trust);
-    // A client is not reissued while its Certificate's renewal policy or a server that pins it blocks that.
-    let is_pinned = |name: &str| view.journal.newest_of(name).is_some_and(|held| pin(view, held).is_some());
+    // A client is not reissued while its Certificate's renewal policy or a server that names its hash blocks that.
     let is_held = |name: &str| {
         let client = view.snapshot.clients.iter().find(|client| client.name == name);
-        client.is_some_and(|client| blockers.client_pause(client).is_some() || is_pinned(name))
+        client.is_some_and(|client| blockers.client_pause(client).is_some())
     };
     // The journal is a map, so names are sorted.
     let lagging = view.clients_in_use.iter().filter(|(_, held)| lags(held));
