@@ -613,6 +613,7 @@ impl CertManagerState {
                 loads_once: template(certificate)["annotations"][RELOAD] == RELOAD_NEVER,
                 certificate: Some(Issuance {
                     name: entry.qualified(namespace, certificate.metadata.name.as_deref()?),
+                    issued: request.and_then(ready_since),
                     ..issuance(certificate)
                 }),
                 pending: self.pending(certificate),
@@ -652,14 +653,28 @@ fn issuance(certificate: &DynamicObject) -> Issuance {
     // The external issuers that cert-manager lists also begin the names of their cluster-scoped kinds with `Cluster`.
     let namespace = if kind.contains("Cluster") { None } else { certificate.metadata.namespace.as_deref() };
     let group = field("group", "cert-manager.io");
+    let status = &certificate.data["status"];
     Issuance {
         issuer: format!("{kind}.{group}/{}/{}", namespace.unwrap_or_default(), field("name", "")),
         issued: None,
-        failed: certificate.data["status"]["lastFailureTime"].as_str().and_then(|at| at.parse().ok()),
+        failed: time(&status["lastFailureTime"]),
         name: certificate.metadata.name.clone().unwrap_or_default(),
-        is_issuing: condition(certificate, "Issuing").is_some(),
+        failures: status["failedIssuanceAttempts"].as_u64().and_then(|times| times.try_into().ok()).unwrap_or_default(),
+        issuing: condition(certificate, "Issuing").map(|issuing| time(&issuing["lastTransitionTime"]).unwrap_or(Timestamp::MIN)),
+        validity: time(&status["notBefore"]).zip(time(&status["notAfter"])),
+        lacks_secret: lacks_secret(status),
         renewal: RenewalPolicy::of(&certificate.data),
     }
+}
+
+fn time(value: &Value) -> Option<Timestamp> {
+    value.as_str()?.parse().ok()
+}
+
+/// Whether cert-manager's readiness controller has found no Secret (`internal/controller/certificates/policies/checks.go`).
+fn lacks_secret(status: &Value) -> bool {
+    let mut conditions = status["conditions"].as_array().into_iter().flatten();
+    conditions.any(|condition| condition["type"] == "Ready" && condition["reason"] == "DoesNotExist")
 }
 
 /// A condition that is true.
@@ -669,7 +684,7 @@ fn condition<'o>(object: &'o DynamicObject, type_: &str) -> Option<&'o Value> {
 }
 
 fn ready_since(request: &DynamicObject) -> Option<Timestamp> {
-    condition(request, "Ready")?["lastTransitionTime"].as_str()?.parse().ok()
+    time(&condition(request, "Ready")?["lastTransitionTime"])
 }
 
 fn decoded(value: &Value) -> Vec<u8> {

@@ -292,7 +292,7 @@ impl<'s> Simulation<'s> {
 
 /// A Certificate that is not being issued.
 fn idle(certificate: Issuance) -> Issuance {
-    Issuance { is_issuing: false, renewal: without_date(certificate.renewal), ..certificate }
+    Issuance { issuing: None, renewal: without_date(certificate.renewal), ..certificate }
 }
 
 /// Renewal windows delay a rotation, as change windows do, and block it only if it is unknown until when.

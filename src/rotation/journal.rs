@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::api::Period;
+use crate::api::{Period, PropagationDelays};
 use crate::trust::Certificate;
 
 use stored::StoredJournal;
@@ -34,10 +34,28 @@ pub struct Journal<C = Certificate> {
     /// The CAs for clients in other objects that gateways use, oldest version first, by object.
     #[serde(default = "BTreeMap::new", skip_serializing_if = "BTreeMap::is_empty")]
     pub trust_sources: BTreeMap<String, Vec<Version<C>>>,
+    /// Certificates of `spec.distrustedCAs` that were seen.
+    #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
+    pub distrusted: Vec<C>,
+    /// The propagation delays in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delays: Option<DelaysInForce>,
     /// The chains that gateways present in addition to the managed Secret's, oldest version first, by the name of their
     /// Secret.
     #[serde(default = "BTreeMap::new", skip_serializing_if = "BTreeMap::is_empty")]
     pub presented_also: BTreeMap<String, Vec<Version<C>>>,
+}
+
+/// The propagation delays of the policy. Shorter ones take effect after the longer ones have passed: what was written before may take the
+/// longer time, and a policy that is replaced does not exist for a moment.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DelaysInForce {
+    /// The delays.
+    pub delays: PropagationDelays,
+    /// Since when the policy has a shorter one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shorter_since: Option<Timestamp>,
 }
 
 /// A CA that the source Secret, or the Secret of a CA, holds or held.
@@ -66,6 +84,13 @@ pub struct Version<C = Certificate> {
     /// least.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub guessed: bool,
+    /// No gateway uses it, as far as was seen. It stays in the journal until the rotation is over: a gateway that starts behind an outdated
+    /// control plane has it again, and a probe shows that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub over: bool,
+    /// When its certificate expires, if its chain is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends: Option<Timestamp>,
     /// When it was first observed.
     pub since: Timestamp,
     /// When the next version was first observed. `None` for the newest.
@@ -147,6 +172,8 @@ impl<C> Default for Journal<C> {
             clients: BTreeMap::new(),
             trust_sources: BTreeMap::new(),
             presented_also: BTreeMap::new(),
+            distrusted: Vec::new(),
+            delays: None,
         }
     }
 }
@@ -160,19 +187,32 @@ impl<C> Default for Client<C> {
 impl<C> Version<C> {
     /// A version that is first observed now.
     pub fn new(trust: Vec<C>, chain: Vec<C>, now: Timestamp) -> Self {
-        Self { trust, chain, guessed: false, since: now, replaced: None, seen: Sightings::default() }
+        Self { trust, chain, guessed: false, over: false, ends: None, since: now, replaced: None, seen: Sightings::default() }
     }
 
     /// Whether it may be in use: it was not replaced, or only recently, or a probe has found it in use.
     pub fn may_be_in_use(&self, delay: Period, now: Timestamp) -> bool {
-        !self.seen.is_empty() || self.replaced.is_none_or(|replaced| now < delay.after(replaced))
+        !self.seen.is_empty() || !self.over && self.replaced.is_none_or(|replaced| now < delay.after(replaced))
     }
 }
 
 impl Version {
+    /// A version of a client's Secret of which at most the end of its certificate is known.
+    pub fn unknown(ends: Option<Timestamp>, now: Timestamp) -> Self {
+        Self { guessed: true, ends, ..Self::new(Vec::new(), Vec::new(), now) }
+    }
+
+    /// Whether nothing is known of it.
+    pub fn is_unknown(&self) -> bool {
+        self.guessed && self.chain.is_empty() && self.trust.is_empty()
+    }
+
     /// Whether its certificate is not expired, or unknown.
     pub fn is_live(&self, now: Timestamp) -> bool {
-        self.chain.first().is_none_or(|leaf| !leaf.is_expired(now))
+        match self.chain.first() {
+            Some(leaf) => !leaf.is_expired(now),
+            None => self.ends.is_none_or(|end| now < end),
+        }
     }
 }
 
@@ -224,9 +264,14 @@ impl Journal {
 }
 
 impl<C> Journal<C> {
-    /// Whether gateways may use another version than the newest.
+    /// Whether gateways may use another version than the newest, or a gateway that starts may.
     pub fn is_converging(&self) -> bool {
         self.gateways.iter().any(|version| version.replaced.is_some())
+    }
+
+    /// Whether no gateway uses another version than the newest, as far as was seen.
+    pub fn is_converged(&self) -> bool {
+        self.gateways.iter().all(|version| version.replaced.is_none() || version.over)
     }
 
     /// The journal with each certificate converted by `f`. `None` if `f` returns `None` for one.
@@ -247,6 +292,8 @@ impl<C> Journal<C> {
                 .collect::<Option<_>>()?,
             trust_sources: by_name(&self.trust_sources, f)?,
             presented_also: by_name(&self.presented_also, f)?,
+            distrusted: self.distrusted.iter().map(&mut *f).collect::<Option<_>>()?,
+            delays: self.delays.clone(),
         })
     }
 }
@@ -271,8 +318,8 @@ fn versions<C, D>(list: &[Version<C>], f: &mut impl FnMut(&C) -> Option<D>) -> O
         .map(|version| {
             let trust = version.trust.iter().map(&mut *f).collect::<Option<_>>()?;
             let chain = version.chain.iter().map(&mut *f).collect::<Option<_>>()?;
-            let (guessed, since, replaced) = (version.guessed, version.since, version.replaced);
-            Some(Version { trust, chain, guessed, since, replaced, seen: version.seen.clone() })
+            let Version { guessed, over, ends, since, replaced, .. } = *version;
+            Some(Version { trust, chain, guessed, over, ends, since, replaced, seen: version.seen.clone() })
         })
         .collect()
 }

@@ -157,7 +157,7 @@ fn a_rotation_that_has_started_has_no_forecast() {
 fn an_issue_in_progress_and_renewal_windows_change_nothing() {
     let (forecast, message) = forecast_of(|_, clients| {
         let certificate = clients[0].certificate.as_mut().unwrap();
-        certificate.is_issuing = true;
+        certificate.issuing = Some(now());
         certificate.renewal = RenewalPolicy::Windows(Some(now() + STEP * 100_000));
         clients[0].pending = Some(planner::Pending { chain: pair(&ca("other")).chain, at: now() });
     });

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use super::bundles::{config_map_fault, served_chains};
-use super::history::{ReaderSource, View, admits, holds, verifies, verifies_to_the_end};
+use super::history::{end_of_intermediates, ReaderSource, View, admits, holds, verifies, verifies_to_the_end};
 use super::snapshot::{CaConfigMap, ClientState, Issuance, Snapshot, SourceState, TrustCopy};
 use crate::api::names::{ADOPT, CACERT_SUFFIX, managed_config_map_name};
 use crate::api::{SourceKind, StepName, TrustBundleTarget, Wait, WindowState};
@@ -18,7 +18,7 @@ use crate::rotation::readers::{SourceName, TlsReader, is_among, sibling_or_self}
 use crate::trust::Certificate;
 
 /// Why disruptive steps wait.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(in crate::rotation) struct Pause {
     /// When it ends without a person.
     pub(super) until: Option<Timestamp>,
@@ -134,7 +134,7 @@ impl<'a> Blockers<'a> {
             return Some(pause);
         }
         // A Certificate that is already being issued needs no permission.
-        let certificate = certificate.filter(|certificate| !certificate.is_issuing && self.is_ahead(deadline))?;
+        let certificate = certificate.filter(|certificate| !certificate.is_issuing() && self.is_ahead(deadline))?;
         let blocker = certificate.renewal.blocker(self.view.now)?;
         let name = &certificate.name;
         let renew = match name.split_once('/') {
@@ -155,7 +155,7 @@ impl<'a> Blockers<'a> {
     /// Why a client's Certificate is not reissued.
     pub(super) fn client_pause(&self, client: &ClientState) -> Option<Pause> {
         let certificate = client.certificate.as_ref();
-        let is_closed = |one: &Issuance| !one.is_issuing && one.renewal.blocker(self.view.now).is_some();
+        let is_closed = |one: &Issuance| !one.is_issuing() && one.renewal.blocker(self.view.now).is_some();
         let by_hash = self.by_hash.as_ref().filter(|(names, _)| names.contains(client.name.as_str()));
         // Deadlines are computed only if necessary, since they cost signature checks.
         if self.pause.is_none() && by_hash.is_none() && !certificate.is_some_and(is_closed) {
@@ -187,11 +187,12 @@ impl<'a> Blockers<'a> {
         let lags = |name: &str, trust: &[Certificate]| {
             breaks(trust) || is_unordered(view, name) && orders(trust).any(|order| breaks(&order))
         };
-        let lagging = clients_that(view, |name, held| lags(name, &held.trust));
         let known = view.journal.server_issuers.iter().map(|authority| authority.certificate.clone());
         let sufficient: Vec<_> =
             known.filter(|ca| verifies_to_the_end(std::slice::from_ref(ca), served, now)).collect();
         let breaks_others = breaks(&sufficient);
+        // What an unknown client trusts matters only if the next certificate has another CA.
+        let lagging = clients_that(view, |name, held| lags(name, &held.trust) || held.is_unknown() && breaks_others);
         let blocker_of = |clients| SwitchBlocker::of(view, served, clients);
         let (pause, blocker) = match lagging {
             Some(names) => {
@@ -244,12 +245,13 @@ fn switch_deadline(view: &View<'_>, served: &[Certificate]) -> Option<Timestamp>
 fn end_of_serving(view: &View<'_>, served: &[Certificate]) -> Option<Timestamp> {
     let end = served.first()?.not_after;
     let ca = last_end(&view.journal.server_issuers, |ca| verifies(ca, served, view.now));
-    Some(ca.map_or(end, |ca| ca.min(end)))
+    ca.into_iter().chain(end_of_intermediates(served)).chain([end]).min()
 }
 
 /// When a serving certificate must be reissued at the latest: before its CA expires.
 pub(super) fn serving_deadline(view: &View<'_>, chain: &[Certificate]) -> Option<Timestamp> {
-    last_end(&view.journal.server_issuers, |ca| verifies(ca, chain, view.now)).map(|end| deadline(view, end))
+    let ca = last_end(&view.journal.server_issuers, |ca| verifies(ca, chain, view.now));
+    ca.into_iter().chain(end_of_intermediates(chain)).min().map(|end| deadline(view, end))
 }
 
 /// When a client must be reissued at the latest: before the CA of its certificate expires, or the CA by which it
@@ -259,7 +261,8 @@ pub(super) fn client_deadline(view: &View<'_>, held: &Version) -> Option<Timesta
     let served = view.served_chain.unwrap_or_default();
     let is_trusted = |ca: &[Certificate]| held.trust.contains(&ca[0]) && verifies(ca, served, view.now);
     let gateways = last_end(&view.journal.server_issuers, is_trusted);
-    own.into_iter().chain(gateways).min().map(|end| deadline(view, end))
+    let intermediate = end_of_intermediates(&held.chain);
+    own.into_iter().chain(gateways).chain(intermediate).min().map(|end| deadline(view, end))
 }
 
 /// The latest expiry of the CAs for which `suffices` holds.
@@ -331,7 +334,7 @@ fn readers(view: &View<'_>) -> Option<TrustSourceBlocker> {
 /// Sources that no Gateway names any more. Proxies use them until the propagation delay is over.
 fn unnamed_sources<'v>(view: &'v View<'_>) -> impl Iterator<Item = TrustSourceBlocker> + 'v {
     let delay = view.entry.policy.propagation_delays.gateways;
-    let lacks = |version: &&Version| !version.trust.is_empty() && !holds(&version.trust, &view.client_issuers);
+    let lacks = |version: &&Version| !version.trust.is_empty() && !holds(&version.trust, &view.client_issuers, view.now);
     view.journal.trust_sources.iter().filter_map(move |(source, versions)| {
         // A source that a Gateway still names is judged with that Gateway.
         let ended = versions.last().filter(|last| last.replaced.is_some())?.replaced;
@@ -356,7 +359,7 @@ fn trust_source_blocker(view: &View<'_>, reader: &TlsReader) -> Option<TrustSour
             // either.
             let is_lost = |source: &&SourceName| {
                 let last = versions(source).and_then(<[_]>::last);
-                last.is_some_and(|version| !version.trust.is_empty() && !holds(&version.trust, issuers))
+                last.is_some_and(|version| !version.trust.is_empty() && !holds(&version.trust, issuers, view.now))
             };
             let source = sources.iter().find(is_lost)?;
             return manual(
@@ -405,7 +408,7 @@ fn trust_source_blocker(view: &View<'_>, reader: &TlsReader) -> Option<TrustSour
         // The server accepts only clients of other CAs.
         return None;
     }
-    let lacking: Vec<_> = in_use.into_iter().filter(|version| !holds(&version.trust, issuers)).collect();
+    let lacking: Vec<_> = in_use.into_iter().filter(|version| !holds(&version.trust, issuers, view.now)).collect();
     if lacking.is_empty() {
         return None;
     }
@@ -415,7 +418,7 @@ fn trust_source_blocker(view: &View<'_>, reader: &TlsReader) -> Option<TrustSour
         return Some(TrustSourceBlocker { reason: "Propagating", message, until, needs_action: false });
     }
     let trust = versions.last().map(|version| version.trust.as_slice()).unwrap_or_default();
-    let lacks = few(issuers.iter().filter(|ca| !holds(trust, std::slice::from_ref(*ca))).map(|ca| ca.subject.clone()));
+    let lacks = few(issuers.iter().filter(|ca| !holds(trust, std::slice::from_ref(*ca), view.now)).map(|ca| ca.subject.clone()));
     let lacks = lacks.unwrap_or_default();
     let addition = addition_by_agent(view, source);
     let needs_action = addition.is_none();

@@ -2,12 +2,15 @@
 
 use jiff::Timestamp;
 
-use super::history::{View, admits, current, verifies_to_the_end};
+use super::blockers::{Pause, client_deadline, clients_that};
+use super::history::{View, admits, current, verifies, verifies_to_the_end};
+use super::rules::{Rule, applies};
 use super::snapshot::{CaConfigMap, TrustCopy};
 use crate::api::Mode;
 use crate::api::names::managed_config_map_name;
 use crate::rotation::SecretSummary;
 use crate::rotation::journal::{Authority, Version};
+use crate::rotation::name_list::few;
 use crate::trust::{Certificate, is_distrusted};
 
 /// A planned bundle, and why it still has previous CAs.
@@ -20,6 +23,10 @@ pub(super) struct PlannedBundle {
     pub(super) needed: usize,
     /// Until when previous CAs are kept because unknown certificates of them may be in use.
     pub(super) until: Option<Timestamp>,
+    /// Those of them that are kept only because clients may exist that are not declared.
+    pub(super) for_undeclared: Vec<Certificate>,
+    /// Why the bundle lacks a CA that it should have.
+    pub(super) blocked: Option<Pause>,
 }
 
 /// The bundles that gateways and clients are to trust.
@@ -39,6 +46,7 @@ impl Bundles {
         let is_client = view.snapshot.readers.iter().any(|reader| reader.is_client);
         let clients = clients.chain(view.gateways_in_use.iter().copied().filter(|_| is_client));
         let presented = distinct(clients.map(|version| version.chain.as_slice()));
+        let stored = view.snapshot.managed.map(|managed| managed.anchors.as_slice()).unwrap_or_default();
         let gateways = bundle(view, &view.journal.client_issuers, &presented, admits, unseen_clients);
         // Gateways serve an expired certificate while there is no new one: clients that ignore dates still need its CA.
         let clients = bundle(
@@ -48,6 +56,9 @@ impl Bundles {
             verifies_to_the_end,
             unseen_serving_certificates,
         );
+        let gateways = keeping_connections(view, gateways, stored, &presented, admits);
+        let published = view.journal.client_bundles.last().map(|bundle| bundle.trust.as_slice()).unwrap_or_default();
+        let clients = keeping_connections(view, clients, published, &served_chains(view), verifies);
         let sibling = sibling_bundle(view, &gateways.trust);
         let maps = view.snapshot.config_maps.iter();
         let config_maps =
@@ -84,7 +95,7 @@ fn bundle(
     unseen_until: UnseenUntil,
 ) -> PlannedBundle {
     let (now, distrusted_cas) = (view.now, &view.entry.spec.distrusted_cas);
-    let mut bundle = PlannedBundle { trust: current(issuers, distrusted_cas), ..PlannedBundle::default() };
+    let mut bundle = PlannedBundle { trust: current(issuers, distrusted_cas, now), ..PlannedBundle::default() };
     let in_some_order = |trust: &[Certificate], chain: &[Certificate], at| {
         accepts(trust, chain, at) || trust.len() > 1 && accepts(&reversed(trust), chain, at)
     };
@@ -130,6 +141,10 @@ fn bundle(
         if now < until && !bundle.trust.iter().any(|held| held.supersedes(certificate)) {
             bundle.until = bundle.until.max(Some(until));
             bundle.trust.push(certificate.clone());
+            let is_for_undeclared = !view.snapshot.knows_all_clients() && !view.has_unknown_clients();
+            if is_for_undeclared && until > delivered(view, authority) {
+                bundle.for_undeclared.push(certificate.clone());
+            }
         }
     }
     bundle.trust.sort_by_key(|held| issuers.iter().position(|authority| authority.certificate == *held));
@@ -141,13 +156,55 @@ fn bundle(
     bundle
 }
 
+/// A planned bundle with which no chain is refused that is accepted with the stored one. Adding a CA can do that: Envoy builds each path to the top
+/// of the bundle, by names where a certificate has no key identifier, and refuses it if that CA has expired or has another key. The bundle then
+/// lacks this CA, or stays as it is, until the CA of such a chain is about to expire.
+fn keeping_connections(
+    view: &View<'_>,
+    planned: PlannedBundle,
+    stored: &[Certificate],
+    chains: &[&[Certificate]],
+    accepts: Accepts,
+) -> PlannedBundle {
+    let distrusted_cas = &view.entry.spec.distrusted_cas;
+    // A distrusted CA is meant to lose its clients.
+    let stored: Vec<_> = stored.iter().filter(|ca| !is_distrusted(ca, distrusted_cas)).cloned().collect();
+    let accepted: Vec<_> = chains.iter().filter(|chain| accepts(&stored, chain, view.now)).collect();
+    let loses = |trust: &[Certificate]| accepted.iter().any(|chain| !accepts(trust, chain, view.now));
+    if !applies(Rule::WritesKeepConnections) || !loses(&planned.trust) {
+        return planned;
+    }
+    let is_lost = |chain: &[Certificate]| accepts(&stored, chain, view.now) && !accepts(&planned.trust, chain, view.now);
+    let clients = view.clients_in_use.iter().filter(|(_, held)| is_lost(&held.chain));
+    let until = clients.filter_map(|(_, held)| client_deadline(view, held)).min();
+    if until.is_some_and(|until| view.now >= until) {
+        return planned;
+    }
+    let added = planned.trust.iter().filter(|ca| !stored.contains(ca));
+    let left_out = added.clone().find_map(|ca| {
+        let rest: Vec<_> = planned.trust.iter().filter(|other| *other != ca).cloned().collect();
+        (!rest.is_empty() && !loses(&rest)).then(|| (ca.subject.clone(), rest))
+    });
+    let (subject, trust) = left_out.unwrap_or_else(|| {
+        let subjects = few(added.map(|ca| ca.subject.clone()));
+        (subjects.unwrap_or_else(|| "the next bundle".to_owned()), stored.clone())
+    });
+    let who = clients_that(view, |_, held| is_lost(&held.chain)).unwrap_or_else(|| "what gateways serve".to_owned());
+    let reason = format!(
+        "{subject} is not added to the bundle: with it, certificates that are accepted now would be refused ({who}), because Envoy would \
+         verify their path by a CA that expired or has another key. Remove that CA where it comes from, or reissue these certificates with an \
+         authority key identifier and give CAs of one name subject key identifiers"
+    );
+    PlannedBundle { trust, blocked: Some(Pause { until, ..Pause::for_action(reason) }), ..planned }
+}
+
 fn reversed(trust: &[Certificate]) -> Vec<Certificate> {
     trust.iter().rev().cloned().collect()
 }
 
 fn unseen_clients(view: &View<'_>, authority: &Authority) -> Timestamp {
     let delivered = delivered(view, authority);
-    if view.snapshot.knows_all_clients() {
+    if view.snapshot.knows_all_clients() && !view.has_unknown_clients() {
         return delivered;
     }
     match (authority.retired, view.entry.policy.max_certificate_lifetime) {

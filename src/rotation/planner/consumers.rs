@@ -58,12 +58,12 @@ pub(super) fn waits(view: &View<'_>) -> Vec<Wait> {
     let serves_old = |version: &Version| {
         !version.chain.is_empty() && !verifies_to_the_end(&view.server_issuers, &version.chain, view.now)
     };
-    let of_gateways = |version: &Version| match holds(&version.trust, &view.client_issuers) {
+    let of_gateways = |version: &Version| match holds(&version.trust, &view.client_issuers, view.now) {
         false => Some(view.gateway_step),
         true => serves_old(version).then_some(StepName::DropOldCA),
     };
     let of_clients = |version: &Version| {
-        (!holds(&version.trust, &view.server_issuers)).then_some(StepName::SwitchServingCertificate)
+        (!holds(&version.trust, &view.server_issuers, view.now)).then_some(StepName::SwitchServingCertificate)
     };
     // The step, and since when later content is there.
     let blocks = |loader: &TrustLoader| {

@@ -6,16 +6,44 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::rules::{Rule, applies};
 use super::snapshot::{ClientState, Snapshot, SourceState, Trust, TrustCopy};
-use crate::api::{LeafKind, Period, Phase, StepName, TrustAnchor, TrustBundleTarget, WindowState};
+use crate::api::{LeafKind, Period, Phase, StepName, TrustAnchor, TrustBundleTarget, WindowState, PropagationDelays};
 use crate::connectivity;
 use crate::registry::Entry;
 use crate::rotation::SecretSummary;
-use crate::rotation::journal::{Authority, Client, CutOff, Journal, Version};
+use crate::rotation::journal::{Authority, Client, CutOff, DelaysInForce, Journal, Version};
 use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader};
 use crate::trust::credential::CA_KEYS;
 use crate::trust::equivalence::are_equivalent;
 use crate::trust::{Certificate, Finding, bundle, field, is_distrusted};
+
+/// The propagation delays in force, with those of the policy.
+pub(super) fn delays_in_force(policy: &PropagationDelays, journal: &Journal, now: Timestamp) -> DelaysInForce {
+    let of_policy = || DelaysInForce { delays: policy.clone(), shorter_since: None };
+    let Some(known) = journal.delays.as_ref().filter(|_| applies(Rule::LongerDelaysEndFirst)) else {
+        return of_policy();
+    };
+    let longer = PropagationDelays {
+        gateways: known.delays.gateways.max(policy.gateways),
+        clients: known.delays.clients.max(policy.clients),
+        admission: known.delays.admission.max(policy.admission),
+    };
+    if longer == *policy {
+        return of_policy();
+    }
+    let shorter_since = known.shorter_since.unwrap_or(now);
+    let in_force = DelaysInForce { delays: longer, shorter_since: Some(shorter_since) };
+    if in_force.end().is_some_and(|end| now >= end) { of_policy() } else { in_force }
+}
+
+impl DelaysInForce {
+    /// When the shorter delays of the policy take effect.
+    pub(super) fn end(&self) -> Option<Timestamp> {
+        let PropagationDelays { gateways, clients, admission } = self.delays;
+        Some(gateways.max(clients).max(admission).after(self.shorter_since?))
+    }
+}
 
 /// The journal, with the versions in a snapshot added.
 pub(super) fn record(snapshot: &Snapshot<'_>, journal: &Journal, now: Timestamp) -> Journal {
@@ -42,7 +70,23 @@ pub(super) fn record(snapshot: &Snapshot<'_>, journal: &Journal, now: Timestamp)
     record_trust_sources(snapshot, &mut journal, now);
     record_further_certificates(snapshot, &mut journal, now);
     record_clients(snapshot, &mut journal, now);
+    record_distrusted(snapshot, &mut journal);
     journal
+}
+
+/// Keeps the certificates that `spec.distrustedCAs` names: whether they are still accepted can be judged only while they are known.
+fn record_distrusted(snapshot: &Snapshot<'_>, journal: &mut Journal) {
+    let distrusted = &snapshot.entry.spec.distrusted_cas;
+    let secrets = [snapshot.source, snapshot.ca, snapshot.client_ca, snapshot.issuer, snapshot.managed];
+    let in_secrets = secrets.into_iter().flatten().flat_map(|secret| secret.anchors.iter().chain(&secret.chain));
+    let issuers = journal.client_issuers.iter().chain(&journal.server_issuers).map(|authority| &authority.certificate);
+    let clients = journal.clients.values().flat_map(|client| &client.versions);
+    let versions = journal.gateways.iter().chain(clients);
+    let in_versions = versions.flat_map(|version| version.trust.iter().chain(version.chain.iter().skip(1)));
+    let known = journal.distrusted.iter().chain(in_secrets).chain(issuers).chain(in_versions);
+    let known = known.filter(|ca| is_distrusted(ca, distrusted));
+    let unique: BTreeMap<_, _> = known.map(|ca| (ca.fingerprint.clone(), ca.clone())).collect();
+    journal.distrusted = unique.into_values().collect();
 }
 
 /// The CAs that are trusted when the journal is empty, since clients or gateways may need them: those in the managed
@@ -246,6 +290,19 @@ fn record_clients(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp
         Trust::Read(trust) => !client.chain.is_empty() || !trust.is_empty(),
         Trust::Issued { .. } => !client.chain.is_empty(),
     };
+    for client in snapshot.all_clients().filter(|client| client.is_unknown() && applies(Rule::UnknownIsLagging)) {
+        let recorded = journal.clients.entry(client.name.clone()).or_default();
+        recorded.loads_once = client.loads_once;
+        match recorded.versions.last_mut() {
+            // The status of the Certificate has the dates of the certificate that is known.
+            Some(newest) if newest.is_unknown() || client.has_dates_of(newest) => newest.replaced = None,
+            newest => {
+                newest.into_iter().for_each(|newest| newest.replaced = Some(now));
+                let validity = client.certificate.as_ref().and_then(|certificate| certificate.validity);
+                recorded.versions.push(Version::unknown(validity.map(|(_, end)| end), now));
+            }
+        }
+    }
     for client in snapshot.all_clients().filter(counts) {
         let known = journal.clients.get(&client.name).and_then(Client::newest);
         // The CAs that were derived for a new version do not change: later bundles were not added to it.
@@ -315,6 +372,7 @@ fn trusted(snapshot: &Snapshot<'_>, client: &ClientState, journal: &Journal, now
 fn record_cut_off(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
     let delay = snapshot.entry.policy.propagation_delays.clients;
     let Some((newest, earlier)) = journal.gateways.split_last().filter(|(newest, _)| !newest.guessed) else { return };
+    let earlier: Vec<_> = earlier.iter().filter(|version| !version.over).collect();
     let admits = |gateway: &Version, held: &Version| migrated(&gateway.trust, &held.chain, now);
     // Expiry is ignored: a client that rejects a serving certificate only because it expired was not cut off by a write.
     let verifies = |gateway: &Version, held: &Version| verifies_to_the_end(&held.trust, &gateway.chain, now);
@@ -377,11 +435,16 @@ pub(super) fn record_bundles(
 }
 
 /// Records which clients are cut off, and removes the versions that are no longer in use. This comes last, since probe results are compared with
-/// them.
-pub(super) fn conclude(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
+/// them: while a rotation goes on and gateways can be probed, earlier versions stay, as over.
+pub(super) fn conclude(snapshot: &Snapshot<'_>, journal: &mut Journal, phase: Phase, now: Timestamp) {
     record_cut_off(snapshot, journal, now);
     let delays = &snapshot.entry.policy.propagation_delays;
-    journal.gateways.retain(|version| version.may_be_in_use(delays.gateways, now));
+    let is_probed = snapshot.entry.policy.probe.target.is_some() && phase != Phase::Steady;
+    let stays = is_probed && applies(Rule::ProbeUntilSteady);
+    for version in &mut journal.gateways {
+        version.over |= !version.may_be_in_use(delays.gateways, now);
+    }
+    journal.gateways.retain(|version| !version.over || !version.seen.is_empty() || stays && !version.guessed);
     let oldest = delays.admission.duration().saturating_add(delays.clients.duration());
     let since = now.saturating_sub(oldest).unwrap_or(Timestamp::MIN);
     journal.client_bundles.retain(|bundle| bundle.replaced.is_none_or(|replaced| replaced >= since));
@@ -558,8 +621,8 @@ impl<'a> View<'a> {
             versions.iter().filter(is_in_use).map(|version| (name.as_str(), version))
         };
         let gateways_in_use: Vec<_> = journal.gateways.iter().filter(is_in_use).collect();
-        let client_issuers = current(&journal.client_issuers, &entry.spec.distrusted_cas);
-        let unconverged = unconverged(&gateways_in_use, &client_issuers, delays.gateways);
+        let client_issuers = current(&journal.client_issuers, &entry.spec.distrusted_cas, now);
+        let unconverged = unconverged(&gateways_in_use, &client_issuers, delays.gateways, now);
         let gateway_step = match unconverged {
             None => StepName::DropOldCA,
             Some(_) if entry.spec.issuer_secret_name.is_some() => StepName::PromoteIssuer,
@@ -579,7 +642,7 @@ impl<'a> View<'a> {
             clients_in_use: journal.clients.iter().flat_map(of_client).collect(),
             presented_also: journal.presented_also.iter().flat_map(of_secret).collect(),
             client_issuers,
-            server_issuers: current(&journal.server_issuers, &entry.spec.distrusted_cas),
+            server_issuers: current(&journal.server_issuers, &entry.spec.distrusted_cas, now),
             source_chain: snapshot.usable_source().ok().and_then(|source| non_empty(&source.chain)),
             served_chain: served_chain(snapshot),
             unconverged,
@@ -589,16 +652,25 @@ impl<'a> View<'a> {
     }
 }
 
-/// The current CAs: those that their Secret holds. Distrusted ones are left out, unless all are distrusted.
-pub(super) fn current(issuers: &[Authority], distrusted_cas: &[String]) -> Vec<Certificate> {
+/// The current CAs: those that their Secret holds. Distrusted ones are left out, and expired ones, with which Envoy would refuse the clients of an
+/// intermediate below; unless none is left.
+pub(super) fn current(issuers: &[Authority], distrusted_cas: &[String], now: Timestamp) -> Vec<Certificate> {
     let current = issuers.iter().filter(|authority| authority.current).map(|authority| authority.certificate.clone());
     let (distrusted, trusted): (Vec<_>, Vec<_>) =
         current.partition(|certificate| is_distrusted(certificate, distrusted_cas));
-    if trusted.is_empty() { distrusted } else { trusted }
+    let left = if trusted.is_empty() { distrusted } else { trusted };
+    let (expired, valid): (Vec<_>, Vec<_>) =
+        left.into_iter().partition(|ca| ca.is_expired(now) && applies(Rule::WritesKeepConnections));
+    if valid.is_empty() { expired } else { valid }
 }
 
-fn unconverged(gateways: &[&Version], issuers: &[Certificate], delay: Period) -> Option<Unconverged> {
-    let lacking: Vec<_> = gateways.iter().filter(|version| !holds(&version.trust, issuers)).collect();
+fn unconverged(
+    gateways: &[&Version],
+    issuers: &[Certificate],
+    delay: Period,
+    now: Timestamp,
+) -> Option<Unconverged> {
+    let lacking: Vec<_> = gateways.iter().filter(|version| !holds(&version.trust, issuers, now)).collect();
     // The newest version, and one that a probe has found in use, have no end.
     let replaced = |version: &Version| version.replaced.filter(|_| version.seen.is_empty());
     let ends = lacking.iter().map(|version| replaced(version).map(|at| delay.after(at)));
@@ -627,6 +699,59 @@ pub(super) fn migrated(issuers: &[Certificate], chain: &[Certificate], now: Time
     chain.is_empty() || admits(issuers, chain, now)
 }
 
+impl View<'_> {
+    /// Whether a previous CA is still trusted or in use.
+    pub(super) fn rotates(&self) -> bool {
+        self.journal.client_issuers.iter().chain(&self.journal.server_issuers).any(|authority| !authority.current)
+    }
+
+    /// Whether a client's version is of the current CAs, through the intermediate CA that signs now. A version of which nothing is known is not,
+    /// once there is another CA.
+    pub(super) fn has_followed(&self, held: &Version) -> bool {
+        if held.is_unknown() {
+            return !self.rotates();
+        }
+        migrated(&self.client_issuers, &held.chain, self.now)
+            && !has_replaced_intermediate(self.snapshot.usable_client_ca(), &held.chain)
+    }
+
+    /// Whether a serving chain is of the current CAs, through the intermediate CA that signs now.
+    pub(super) fn is_current_serving(&self, chain: &[Certificate]) -> bool {
+        verifies(&self.server_issuers, chain, self.now)
+            && !has_replaced_intermediate(self.snapshot.usable_server_ca(), chain)
+    }
+
+    /// Whether the certificate of some declared client is unknown.
+    pub(super) fn has_unknown_clients(&self) -> bool {
+        self.clients_in_use.iter().any(|(_, held)| held.is_unknown())
+    }
+
+    /// Since when a certificate that is issued is of the current CAs, and clients get the current bundle with it.
+    pub(super) fn changed(&self) -> Timestamp {
+        let issuers = || self.journal.client_issuers.iter().chain(&self.journal.server_issuers);
+        let current = issuers().filter(|authority| authority.current).map(|authority| authority.since);
+        let retired = issuers().filter_map(|authority| authority.retired);
+        let published = self.journal.client_bundles.last().map(|bundle| bundle.since);
+        current.chain(retired).chain(published).max().unwrap_or(Timestamp::MIN)
+    }
+}
+
+/// Whether an intermediate CA of a chain was replaced by another certificate of its name in the Secret of the CA, under the same root. Its chains
+/// end with it, however long the leaves are valid.
+fn has_replaced_intermediate(ca: Result<&SecretSummary, String>, chain: &[Certificate]) -> bool {
+    let signing = ca.ok().and_then(|ca| ca.chain.first().filter(|signing| !ca.anchors.contains(signing)));
+    let is_replaced = |signing: &Certificate| {
+        let mut above = chain.iter().skip(1);
+        above.any(|ca| ca.subject_der == signing.subject_der && ca != signing)
+    };
+    signing.is_some_and(is_replaced) && applies(Rule::ChainsAreReissued)
+}
+
+/// When the first intermediate CA of a chain ends.
+pub(super) fn end_of_intermediates(chain: &[Certificate]) -> Option<Timestamp> {
+    chain.iter().skip(1).map(|ca| ca.not_after).min().filter(|_| applies(Rule::ChainsAreReissued))
+}
+
 /// Whether a client that trusts these CAs verifies a gateway's chain.
 pub(super) fn verifies(trust: &[Certificate], chain: &[Certificate], now: Timestamp) -> bool {
     connectivity::verifies(trust, chain, begun(chain, now))
@@ -645,7 +770,9 @@ fn begun(chain: &[Certificate], now: Timestamp) -> Timestamp {
     chain.iter().map(|certificate| certificate.not_before).fold(now, Timestamp::max)
 }
 
-/// Whether `trust` holds all of these CAs, or successors that supersede them.
-pub(super) fn holds(trust: &[Certificate], wanted: &[Certificate]) -> bool {
-    wanted.iter().all(|certificate| trust.iter().any(|held| held.supersedes(certificate)))
+/// Whether `trust` holds all of these CAs, or valid ones with their names and keys.
+pub(super) fn holds(trust: &[Certificate], wanted: &[Certificate], now: Timestamp) -> bool {
+    let is_valid = |held: &Certificate| !held.is_expired(now) || !applies(Rule::ExpiredCasHoldNothing);
+    let is_held = |ca: &Certificate| trust.iter().any(|held| held == ca || held.supersedes(ca) && is_valid(held));
+    wanted.iter().all(is_held)
 }

@@ -12,8 +12,10 @@ mod blockers;
 mod bundles;
 mod consumers;
 mod history;
+mod pace;
 mod plan;
 mod probe;
+pub(super) mod rules;
 mod snapshot;
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Plans the steps of a rotation, and determines its phase.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -9,13 +9,14 @@ use super::blockers::{
     needs_restart, restart_help, serving_deadline, unlisted_clients,
 };
 use super::bundles::{Bundles, PlannedBundle};
-use super::history::{View, admits, authorities, holds, migrated, verifies, verifies_to_the_end};
+use super::history::{View, admits, authorities, holds, verifies, verifies_to_the_end};
 use super::snapshot::{ClientState, Issuance, Pending, Snapshot, TrustCopy};
-use super::{consumers, history, probe};
+use super::rules::{Rule, applies};
+use super::{consumers, history, pace, probe};
 use crate::api::names::{ADOPT, CACERT_SUFFIX};
-use crate::api::{Endpoints, Mode, Period, Phase, StepName, TrustSourceUse, Wait};
+use crate::api::{Endpoints, Mode, Period, Phase, PropagationDelays, StepName, TrustSourceUse, Wait};
 use crate::rotation::SecretSummary;
-use crate::rotation::journal::{Journal, Version};
+use crate::rotation::journal::{DelaysInForce, Journal, Version};
 use crate::rotation::name_list::few;
 use crate::rotation::readers::{ReaderTrust, SourceName, sibling_or_self};
 use crate::trust::{Certificate, is_distrusted};
@@ -113,7 +114,20 @@ pub enum PairOf {
 
 /// Computes what to do now. After its steps are taken, the next plan has the next steps. The same input gives the same plan.
 pub fn plan(snapshot: &Snapshot<'_>, before: &Journal, now: Timestamp) -> Plan {
+    let delays = history::delays_in_force(&snapshot.entry.policy.propagation_delays, before, now);
+    if delays.delays == snapshot.entry.policy.propagation_delays {
+        return plan_with(snapshot, delays, before, now);
+    }
+    let mut entry = snapshot.entry.clone();
+    entry.policy.propagation_delays = delays.delays.clone();
+    plan_with(&Snapshot { entry: &entry, ..snapshot.clone() }, delays, before, now)
+}
+
+/// The plan with the delays in force, which the policy of `snapshot` has.
+fn plan_with(snapshot: &Snapshot<'_>, delays: DelaysInForce, before: &Journal, now: Timestamp) -> Plan {
     let mut journal = history::record(snapshot, before, now);
+    let shorter = delays.end();
+    journal.delays = Some(delays);
     probe::record_sightings(snapshot, &mut journal.gateways, now);
     consumers::record(snapshot, &mut journal, now);
     let bundles = Bundles::plan(&View::derive(snapshot, &journal, now));
@@ -125,14 +139,14 @@ pub fn plan(snapshot: &Snapshot<'_>, before: &Journal, now: Timestamp) -> Plan {
     let mut decided = decide(&view, &blockers, &bundles, probe.canary);
     decided.waits.extend(probe.waits);
     decided.waits.extend(consumers::waits(&view));
-    let wake = wake(&view, &decided.waits, [bundles.gateways.until, bundles.clients.until]);
+    let wake = wake(&view, &decided.waits, [bundles.gateways.until, bundles.clients.until, shorter]);
     decided
         .waits
         .extend(blockers.unordered.iter().map(|reason| Pause::for_action(reason.as_str()).wait(StepName::ExpandTrust)));
     let sibling: Vec<_> = sibling_in_use(&view).collect();
     let is_everywhere = |ca: &&Certificate| {
         view.gateways_in_use.iter().all(|version| version.trust.contains(ca))
-            && sibling.iter().all(|version| holds(&version.trust, std::slice::from_ref(*ca)))
+            && sibling.iter().all(|version| holds(&version.trust, std::slice::from_ref(*ca), now))
     };
     let mut plan = Plan {
         phase: phase(&view, &blockers, &bundles.gateways),
@@ -157,7 +171,7 @@ pub fn plan(snapshot: &Snapshot<'_>, before: &Journal, now: Timestamp) -> Plan {
         wake,
         client_bundle: bundles.clients.trust,
     };
-    history::conclude(snapshot, &mut journal, now);
+    history::conclude(snapshot, &mut journal, plan.phase, now);
     let cut_off = journal.clients.iter().filter(|(_, client)| !client.cut_off.is_none());
     plan.cut_off = cut_off.map(|(name, _)| name.clone()).collect();
     plan.journal = journal;
@@ -180,7 +194,7 @@ fn versions_in_use<'v, 'a>(view: &'v View<'a>, source: &SourceName) -> impl Iter
 }
 
 /// The next instant at which a version is no longer in use, or the validity of a certificate begins or ends.
-fn wake(view: &View<'_>, waits: &[Wait], until: [Option<Timestamp>; 2]) -> Option<Timestamp> {
+fn wake(view: &View<'_>, waits: &[Wait], until: [Option<Timestamp>; 3]) -> Option<Timestamp> {
     let (snapshot, journal, delays) = (view.snapshot, view.journal, &view.entry.policy.propagation_delays);
     let propagated = |versions: &[Version], delay: Period| {
         versions.iter().filter_map(|version| version.replaced).map(|at| delay.after(at)).collect::<Vec<_>>()
@@ -195,7 +209,7 @@ fn wake(view: &View<'_>, waits: &[Wait], until: [Option<Timestamp>; 2]) -> Optio
     let sources = [snapshot.source, snapshot.ca, snapshot.client_ca];
     let chains = sources.into_iter().flatten().flat_map(|secret| &secret.chain);
     let clients = journal.clients.values().flat_map(|client| &client.versions);
-    let clients = clients.filter_map(|version| version.chain.first());
+    let clients = clients.flat_map(|version| &version.chain);
     let issuers = journal.client_issuers.iter().chain(&journal.server_issuers).map(|authority| &authority.certificate);
     for certificate in chains.chain(clients).chain(issuers) {
         at.extend([certificate.not_before, certificate.not_after]);
@@ -368,6 +382,7 @@ fn write_managed(view: &View<'_>, blockers: &Blockers<'_>, bundles: &Bundles, de
             pair
         }
     };
+    decided.waits.extend(gateways.blocked.iter().cloned().map(|blocked| blocked.wait(StepName::ExpandTrust)));
     if let Some(trust) = bundles.sibling.clone() {
         let is_first = matches!(view.snapshot.managed_sibling, TrustCopy::Absent);
         match sibling_blocker(view).filter(|_| is_first) {
@@ -381,14 +396,21 @@ fn write_managed(view: &View<'_>, blockers: &Blockers<'_>, bundles: &Bundles, de
     if !is_written || pair == PairOf::Source {
         decided.steps.push(Step::WriteManaged { trust: gateways.trust.clone(), pair });
     } else if !view.client_issuers.iter().all(|ca| gateways.trust.contains(ca)) || gateways.needed > 0 {
-        let who = clients_that(view, |_, held| !migrated(&view.client_issuers, &held.chain, view.now));
+        let who = clients_that(view, |_, held| !view.has_followed(held));
         let who = who.map(|who| format!(": {who}")).unwrap_or_default();
         let noun = if gateways.needed == 1 { "CA" } else { "CAs" };
         let reason = format!("Certificates in use need {} previous {noun}{who}", gateways.needed);
         decided.wait(StepName::DropOldCA, gateways.until, reason);
     } else if let Some(until) = gateways.until {
-        let reason = "Unknown certificates of the previous CA may be in use";
-        decided.wait(StepName::DropOldCA, Some(until), reason);
+        let is_bounded = view.entry.policy.max_certificate_lifetime.is_some();
+        if gateways.for_undeclared.is_empty() || is_bounded {
+            let reason = "Unknown certificates of the previous CA may be in use";
+            decided.wait(StepName::DropOldCA, Some(until), reason);
+        } else {
+            let reason = "Clients that are not declared may use certificates of the previous CA, so it stays until it expires. Declare all \
+                          clients and set spec.clients.allDeclared to true, or set maxCertificateLifetime in the RotationPolicy";
+            decided.waits.push(Pause { until: Some(until), ..Pause::for_action(reason) }.wait(StepName::DropOldCA));
+        }
     }
 }
 
@@ -403,9 +425,6 @@ fn sibling_blocker(view: &View<'_>) -> Option<String> {
         source = view.entry.source_name()
     ))
 }
-
-/// cert-manager's first backoff after an issuance that failed. A requested issuance does not wait for it.
-const AFTER_FAILURE: SignedDuration = SignedDuration::from_hours(1);
 
 /// Gets a CA into the source Secret that no Secret holds yet, or says who can add it.
 ///
@@ -472,9 +491,9 @@ fn learn_blocker(view: &View<'_>, blockers: &Blockers<'_>, certificate: &Issuanc
     let (name, delays) = (&certificate.name, &view.entry.policy.propagation_delays);
     let pace = delays.gateways.duration().saturating_add(delays.clients.duration());
     let after = |at: Option<Timestamp>, pace| at.map(|at| at.saturating_add(pace).unwrap_or(Timestamp::MAX));
-    let next = after(certificate.issued, pace).max(after(certificate.failed, pace.max(AFTER_FAILURE)));
+    let next = after(certificate.issued, pace).max(pace::after_failure(certificate));
     let next = next.filter(|next| view.now < *next);
-    if certificate.is_issuing {
+    if certificate.is_issuing() {
         let reason = format!("Certificate {name} of the same issuer is being reissued to obtain the CA");
         return Some(Pause::without_action(None, reason));
     }
@@ -544,8 +563,8 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
     let newest = |client: &ClientState| view.journal.newest_of(&client.name);
     let lags = |client: &&ClientState| {
         newest(client).is_some_and(|held| {
-            !migrated(&view.client_issuers, &held.chain, view.now)
-                || !view.server_issuers.iter().all(|ca| held.trust.contains(ca))
+            let has_bundle = held.is_unknown() || view.server_issuers.iter().all(|ca| held.trust.contains(ca));
+            !view.has_followed(held) || !has_bundle
         })
     };
     let mut lagging: Vec<_> = view.snapshot.clients.iter().filter(lags).collect();
@@ -579,8 +598,7 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
             decided.wait_for_source(step, blocker);
         }
     }
-    let certificates: Vec<_> = lagging.iter().filter_map(|client| client.certificate.as_ref()).collect();
-    if certificates.is_empty() {
+    if lagging.iter().all(|client| client.certificate.is_none()) {
         return;
     }
     // A certificate that is issued before the webhook knows the new bundle would have to be reissued again.
@@ -591,14 +609,45 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
         decided.wait(step, known, "The webhook may not know the clients' new bundle yet");
         return;
     }
-    let certificates_of_clients = view.snapshot.clients.iter().filter_map(|client| client.certificate.as_ref());
-    let room = AT_ONCE.saturating_sub(certificates_of_clients.filter(|certificate| certificate.is_issuing).count());
-    for certificate in certificates.iter().filter(|certificate| !certificate.is_issuing).take(room) {
+    let (mut pauses, mut due, mut names, changed) = (Vec::new(), Vec::new(), Vec::new(), view.changed());
+    for client in &lagging {
+        let Some(certificate) = &client.certificate else { continue };
+        let deadline = || newest(client).and_then(|held| client_deadline(view, held));
+        match pace::pause(certificate, changed, deadline, view.now) {
+            Some(pause) => pauses.push(pause),
+            None => {
+                names.push(certificate.name.clone());
+                due.extend(Some(certificate).filter(|certificate| !certificate.is_issuing()));
+            }
+        }
+    }
+    decided.waits.extend(pause_waits(step, pauses));
+    let certificates = view.snapshot.clients.iter().filter_map(|client| client.certificate.as_ref());
+    let in_progress: Vec<_> = certificates.filter(|certificate| pace::is_in_progress(certificate, view.now)).collect();
+    let room = AT_ONCE.saturating_sub(in_progress.len());
+    for certificate in in_turn(due, &in_progress).into_iter().take(room) {
         decided.reissue(certificate);
     }
-    if let Some(names) = few(certificates.iter().map(|certificate| certificate.name.clone())) {
+    if let Some(names) = few(names) {
         decided.wait(step, None, format!("cert-manager reissues {names}"));
     }
+}
+
+/// Certificates, in turn from each namespace, so that many of one namespace do not delay others. Those in progress had their turn.
+fn in_turn<'c>(due: Vec<&'c Issuance>, in_progress: &[&Issuance]) -> Vec<&'c Issuance> {
+    let namespace = |certificate: &Issuance| certificate.name.split_once('/').map(|(namespace, _)| namespace.to_owned());
+    let mut turns: BTreeMap<Option<String>, usize> = BTreeMap::new();
+    let mut turn = |certificate: &Issuance| {
+        let turns = turns.entry(namespace(certificate)).or_default();
+        *turns += 1;
+        *turns
+    };
+    for certificate in in_progress {
+        turn(certificate);
+    }
+    let mut due: Vec<_> = due.into_iter().map(|certificate| (turn(certificate), certificate)).collect();
+    due.sort_by_key(|(turn, _)| *turn);
+    due.into_iter().map(|(_, certificate)| certificate).collect()
 }
 
 /// Limit of the reasons that status lists for Certificates whose reissue waits.
@@ -624,28 +673,54 @@ pub(super) fn pause_waits(step: StepName, mut pauses: Vec<Pause>) -> Vec<Wait> {
 fn reissue_source(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
     let step = StepName::ReissueServingCertificate;
     let Some(chain) = view.source_chain else { return };
-    let certificate = view.snapshot.source_certificate.as_ref().filter(|certificate| !certificate.is_issuing);
-    let is_current = verifies(&view.server_issuers, chain, view.now);
+    let certificate = view.snapshot.source_certificate.as_ref().filter(|certificate| !certificate.is_issuing());
+    let is_current = view.is_current_serving(chain);
     let Some(certificate) = certificate.filter(|_| !is_current) else { return };
-    let lagging = clients_that(view, |_, held| !holds(&held.trust, &view.server_issuers));
+    let lagging = clients_that(view, |_, held| !holds(&held.trust, &view.server_issuers, view.now));
     if let Some(names) = &lagging {
         decided.switch_blocker = SwitchBlocker::of(view, chain, Some(names.clone()));
     }
-    let deadline = serving_deadline(view, chain);
-    let direct = blockers.direct.clone().filter(|_| deadline.is_none_or(|at| view.now < at));
+    let (deadline, last) = (serving_deadline(view, chain), last_reissue(view, chain));
+    let lagging = lagging.filter(|_| is_ahead(view, last));
+    let direct = blockers.direct.clone().filter(|_| is_ahead(view, last));
+    let pace = || pace::pause(certificate, view.changed(), || deadline, view.now);
     match (blockers.reissue_pause(Some(certificate), deadline), lagging, direct) {
         (Some(pause), _, _) => decided.waits.push(pause.wait(step)),
-        (None, Some(names), _) => decided.waits.push(lacking(view, &names).wait(step)),
+        (None, Some(names), _) => decided.waits.push(lacking(view, &names, last).wait(step)),
         (None, None, Some(reason)) => decided.wait_for_action(step, reason),
-        (None, None, None) => decided.reissue(certificate),
+        (None, None, None) => match pace() {
+            Some(pause) => decided.waits.push(pause.wait(step)),
+            None => decided.reissue(certificate),
+        },
     }
 }
 
-fn lacking(view: &View<'_>, names: &str) -> Pause {
-    let needs_action = needs_restart(view, |_, held| !holds(&held.trust, &view.server_issuers));
+/// When a serving certificate is reissued although single clients do not trust the CA of the next one: late enough that the clients that are
+/// reissued at [`serving_deadline`] do.
+fn last_reissue(view: &View<'_>, chain: &[Certificate]) -> Option<Timestamp> {
+    let PropagationDelays { gateways, clients, admission } = &view.entry.policy.propagation_delays;
+    let delays = [gateways, clients, admission].map(|delay| delay.duration());
+    let once = delays.into_iter().fold(SignedDuration::ZERO, SignedDuration::saturating_add);
+    serving_deadline(view, chain).map(|at| at.saturating_add(once).unwrap_or(Timestamp::MAX))
+}
+
+/// Whether a deadline that overrides waits for single clients is in the future.
+fn is_ahead(view: &View<'_>, deadline: Option<Timestamp>) -> bool {
+    deadline.is_none_or(|at| view.now < at) || !applies(Rule::TheEndOverridesClients)
+}
+
+/// The clients that do not trust the new CA yet, and what happens to them at the deadline.
+fn lacking(view: &View<'_>, names: &str, deadline: Option<Timestamp>) -> Pause {
+    let needs_action = needs_restart(view, |_, held| !holds(&held.trust, &view.server_issuers, view.now));
     let help = restart_help(needs_action);
-    let reason = format!("Not every client trusts the new CA yet: {names}{help}");
-    Pause { until: None, reason, needs_action }
+    let then = deadline.map_or_else(String::new, |at| {
+        format!(
+            ". At {at} the serving certificate is reissued regardless, because its CA expires: those that do not trust the new CA when gateways \
+             switch fail to connect"
+        )
+    });
+    let reason = format!("Not every client trusts the new CA yet: {names}{help}{then}");
+    Pause { until: deadline, reason, needs_action }
 }
 
 /// Reissues certificates that gateways present in addition. Gateways serve these as soon as they are issued, so the
@@ -655,24 +730,27 @@ fn reissue_further_certificates(view: &View<'_>, blockers: &Blockers<'_>, decide
     let mut pauses = Vec::new();
     for also in &view.snapshot.presented_also {
         let Some((certificate, chain)) = also.certificate.as_ref().zip(also.chain.as_deref()) else { continue };
-        if certificate.is_issuing || !is_of_old(view, &also.name, chain) {
+        if certificate.is_issuing() || !is_of_old(view, &also.name, chain) {
             continue;
         }
+        let deadline = serving_deadline(view, chain);
         let of_certificate = |pause: Pause| {
             let reason = format!("Certificate {}: {}", certificate.name, pause.reason);
             Pause { reason, ..pause }
         };
         let lagging = || {
-            let names = clients_that(view, |_, held| !holds(&held.trust, anchors))?;
-            Some(of_certificate(lacking(view, &names)))
+            let names = clients_that(view, |_, held| !holds(&held.trust, anchors, view.now))?;
+            let last = last_reissue(view, chain);
+            is_ahead(view, last).then(|| of_certificate(lacking(view, &names, last)))
         };
+        let pace = || pace::pause(certificate, view.changed(), || deadline, view.now);
         // Undeclared clients block it as they block the switch of the managed Secret's certificate.
         let switch = || {
-            let Wait { until, reason, needs_action, .. } = blockers.switch(chain, |trust| holds(trust, anchors)).0?;
+            let Wait { until, reason, needs_action, .. } = blockers.switch(chain, |trust| holds(trust, anchors, view.now)).0?;
             Some(of_certificate(Pause { until, reason, needs_action }))
         };
-        let pause = blockers.reissue_pause(Some(certificate), serving_deadline(view, chain));
-        match pause.or_else(lagging).or_else(switch) {
+        let pause = blockers.reissue_pause(Some(certificate), deadline);
+        match pause.or_else(lagging).or_else(switch).or_else(pace) {
             Some(pause) => pauses.push(pause),
             None => decided.reissue(certificate),
         }
@@ -728,20 +806,36 @@ fn undistrusted(view: &View<'_>) -> Option<String> {
             "Cannot remove {kept}: mode Copy copies the source Secret with all of its CAs. Issue a new CA first"
         ));
     }
-    let signing = view.client_issuers.iter().chain(&view.server_issuers);
-    let kept = few(signing.filter(is_distrusted).map(|ca| ca.subject.clone()))?;
-    Some(format!("Cannot remove {kept}: spec.distrustedCAs names every CA that is left. Issue a new CA first"))
+    let signing = || view.client_issuers.iter().chain(&view.server_issuers);
+    if let Some(kept) = few(signing().filter(is_distrusted).map(|ca| ca.subject.clone())) {
+        let reason = "spec.distrustedCAs names every CA that is left. Issue a new CA first";
+        return Some(format!("Cannot remove {kept}: {reason}"));
+    }
+    // A path over it is still accepted if a trusted CA has its key, or has issued it.
+    let accepts = |ca: &&Certificate, distrusted: &Certificate| {
+        ca.public_key == distrusted.public_key || is_issued_by(ca, std::slice::from_ref(distrusted), view.now)
+    };
+    view.journal.distrusted.iter().find_map(|distrusted| {
+        let by = signing().find(|ca| accepts(ca, distrusted))?;
+        let relation = if by.public_key == distrusted.public_key { "has its key" } else { "has issued it" };
+        Some(format!(
+            "{} is still accepted: {} ({}) stays trusted and {relation}. Rotate to a CA that does not, or name that one in \
+             spec.distrustedCAs, too; until then a revocation list in ca.crl rejects what an intermediate CA has issued",
+            distrusted.subject, by.subject, by.fingerprint
+        ))
+    })
 }
 
 fn phase(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBundle) -> Phase {
-    let now = view.now;
     let Some(served) = view.served_chain else { return Phase::Pending };
     let (issuers, anchors) = (&view.client_issuers, &view.server_issuers);
-    let is_migrated = view.clients_in_use.iter().all(|(_, version)| migrated(issuers, &version.chain, now));
-    let is_switched = verifies(anchors, served, now)
+    let is_migrated = view.clients_in_use.iter().all(|(_, version)| view.has_followed(version));
+    let is_switched = view.is_current_serving(served)
         && view.presented_also.iter().all(|(name, version)| !is_of_old(view, name, &version.chain));
     let held = view.snapshot.managed.map(|managed| managed.anchors.as_slice()).unwrap_or_default();
-    let is_dropped = held == gateways.trust && gateways.trust.iter().all(|ca| issuers.contains(ca));
+    // A CA that stays for clients that are not declared, perhaps for years, does not keep a rotation from being complete.
+    let is_dropped = held == gateways.trust
+        && gateways.trust.iter().all(|ca| issuers.contains(ca) || gateways.for_undeclared.contains(ca));
     let is_published = view.journal.offered.is_empty();
     let bundle = view.journal.client_bundles.last().map(|bundle| bundle.trust.as_slice()).unwrap_or_default();
     let is_done = is_dropped && is_switched && is_migrated && is_published;
@@ -764,9 +858,9 @@ fn lagging(view: &View<'_>, blockers: &Blockers<'_>) -> Vec<String> {
     let served = view.served_chain.unwrap_or_default();
     // A client that does not verify gateways by these CAs is not waited for.
     let trusts_old = |trust: &[Certificate]| {
-        !served.is_empty() && verifies_to_the_end(trust, served, view.now) && !holds(trust, &view.server_issuers)
+        !served.is_empty() && verifies_to_the_end(trust, served, view.now) && !holds(trust, &view.server_issuers, view.now)
     };
-    let lags = |held: &Version| !migrated(&view.client_issuers, &held.chain, view.now) || trusts_old(&held.trust);
+    let lags = |held: &Version| !view.has_followed(held) || trusts_old(&held.trust);
     // A client is not reissued while its Certificate's renewal policy or a server that names its hash blocks that.
     let is_held = |name: &str| {
         let client = view.snapshot.clients.iter().find(|client| client.name == name);

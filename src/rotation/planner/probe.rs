@@ -4,12 +4,14 @@
 //! certificate shows nothing about the bundle. A canary does: a client that only newer bundles accept. If neither
 //! distinguishes two versions, the propagation delay decides.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::blockers::Pause;
 use super::history::{View, admits, authorities};
+use super::pace;
+use super::rules::{Rule, applies};
 use super::snapshot::{Answer, Endpoint, Issuance, LoadedTrust, ProbeResult, Shown, Snapshot};
-use crate::api::{Endpoints, Wait};
+use crate::api::{Endpoints, ProbeMode, Wait};
 use crate::rotation::journal::{Sightings, Version};
 use crate::rotation::name_list::few;
 
@@ -17,14 +19,16 @@ use crate::rotation::name_list::few;
 /// propagation delay.
 pub(super) fn record_sightings(snapshot: &Snapshot<'_>, versions: &mut Vec<Version>, now: Timestamp) {
     let (entry, policy) = (snapshot.entry, &snapshot.entry.policy);
-    // What earlier probes have shown must not block the rotation after probes were disabled.
+    // What earlier probes have shown must not block the rotation after probes were disabled. It counts while there is nothing to probe.
+    let outlives = applies(Rule::SightingsOutliveTheirTarget) && policy.probe.mode != ProbeMode::Disabled;
+    let is_lost = policy.probe.target.is_none();
     let is_shown = snapshot.probe_result.as_ref().is_some_and(|probe| !probe.canary.is_empty());
-    let has_canary = entry.canary_name().is_some() || policy.probe.target.is_some() && is_shown;
+    let has_canary = entry.canary_name().is_some() || !is_lost && is_shown;
     for sightings in versions.iter_mut().map(|version| &mut version.seen) {
-        if policy.probe.target.is_none() {
+        if is_lost && !outlives {
             sightings.leaf.clear();
         }
-        if !has_canary {
+        if !has_canary && !(is_lost && outlives) {
             sightings.bundle.clear();
         }
     }
@@ -35,18 +39,22 @@ pub(super) fn record_sightings(snapshot: &Snapshot<'_>, versions: &mut Vec<Versi
     let evidence = Evidence::new(snapshot, probe, &newest, now);
     for version in versions.iter_mut() {
         version.seen = evidence.sightings(version, &known);
+        version.over |= !version.may_be_in_use(policy.propagation_delays.gateways, now);
     }
-    versions.retain(|version| version.may_be_in_use(policy.propagation_delays.gateways, now));
     let is_in_files =
         snapshot.trust_loaders.iter().any(|one| one.is_read_by_others && one.object == LoadedTrust::Managed);
     if is_in_files {
         // Gateways do not show what the readers of a mirrored file have.
         return;
     }
-    // Removing a version can make another one removable, so iterate to a fixpoint.
-    let is_over = |versions: &[Version], at: &usize| versions[*at].seen.is_empty() && evidence.is_over(versions, *at);
-    while let Some(at) = (0..versions.len()).find(|at| is_over(versions, at)) {
-        versions.remove(at);
+    // A version that is over can make another one over, so iterate to a fixpoint.
+    loop {
+        let rest: Vec<_> = versions.iter().filter(|version| !version.over).cloned().collect();
+        let is_over = |at: &usize| rest[*at].seen.is_empty() && evidence.is_over(&rest, *at);
+        let Some(over) = (0..rest.len()).find(is_over) else { return };
+        let is_it = |version: &&mut Version| !version.over && **version == rest[over];
+        let Some(version) = versions.iter_mut().find(is_it) else { return };
+        version.over = true;
     }
 }
 
@@ -174,7 +182,8 @@ fn count(view: &View<'_>, before: &[Version]) -> Option<Endpoints> {
         version.replaced.is_some() || version.trust != newest.trust || version.chain != newest.chain
     };
     let replaced = |version: &Version| Version { replaced: version.replaced.or(Some(view.now)), ..version.clone() };
-    let versions: Vec<_> = before.iter().filter(is_former).map(replaced).chain([newest.clone()]).collect();
+    let before = before.iter().filter(|version| !version.over);
+    let versions: Vec<_> = before.filter(is_former).map(replaced).chain([newest.clone()]).collect();
     let evidence = Evidence::new(view.snapshot, probe, newest, view.now);
     // No endpoint is known to be past a guessed version.
     let past: Option<Vec<_>> = (0..versions.len() - 1).map(|at| evidence.past(&versions, at)).collect();
@@ -294,20 +303,16 @@ fn mute_canary(view: &View<'_>, probe: &ProbeResult) -> Option<String> {
     Some(format!("neither accepted nor rejected by {silent}. Let gateways request client certificates"))
 }
 
-/// The shortest time between two requests for a canary of the new CA.
-const PATIENCE: SignedDuration = SignedDuration::from_secs(5);
-
 /// The Certificate of a canary that is not of the new CA yet. It is reissued before the clients. While its Issuer signs
 /// with the old CA, the time between requests doubles.
 fn canary_to_reissue<'v>(view: &View<'v>) -> Option<&'v Issuance> {
     let canary = view.snapshot.canary.as_ref()?;
-    let may_be_issued = |issuance: &&Issuance| !issuance.is_issuing && issuance.renewal.blocker(view.now).is_none();
+    let may_be_issued = |issuance: &&Issuance| !issuance.is_issuing() && issuance.renewal.blocker(view.now).is_none();
     let certificate = canary.certificate.as_ref().filter(may_be_issued)?;
-    let issued = canary.chain.first()?.not_before;
+    let issued = Some(certificate.issued.unwrap_or(canary.chain.first()?.not_before));
     let of_source = view.journal.client_issuers.iter().filter(|authority| authority.current);
     let retired = view.journal.client_issuers.iter().filter_map(|authority| authority.retired);
     let changed = of_source.map(|authority| authority.since).chain(retired).max()?;
-    let waited = issued.duration_since(changed);
-    let is_due = waited.is_negative() || view.now.duration_since(issued) >= waited.max(PATIENCE);
+    let is_due = pace::pause(&Issuance { issued, ..certificate.clone() }, changed, || None, view.now).is_none();
     (is_due && !admits(&view.client_issuers, &canary.chain, view.now)).then_some(certificate)
 }

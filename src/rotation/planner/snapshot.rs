@@ -6,6 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::api::AdditionalTrust;
 use crate::registry::Entry;
+use crate::rotation::journal::Version;
 use crate::rotation::readers::{SourceName, TlsReader};
 use crate::rotation::{RenewalPolicy, SecretSummary};
 use crate::trust::Certificate;
@@ -127,6 +128,19 @@ pub struct ClientState {
     pub pending: Option<Pending>,
 }
 
+impl ClientState {
+    /// Whether nothing is known of its certificate although it has one: cert-manager's request for it was deleted, or is not marked as its own.
+    pub fn is_unknown(&self) -> bool {
+        self.chain.is_empty() && self.certificate.as_ref().is_some_and(|certificate| !certificate.lacks_secret)
+    }
+
+    /// Whether its certificate has the dates of a version.
+    pub(super) fn has_dates_of(&self, held: &Version) -> bool {
+        let dates = held.chain.first().map(|leaf| (leaf.not_before, leaf.not_after));
+        dates.is_some() && dates == self.certificate.as_ref().and_then(|certificate| certificate.validity)
+    }
+}
+
 /// A certificate that was issued, but is not in its Secret.
 #[derive(Clone, Debug)]
 pub struct Pending {
@@ -191,10 +205,23 @@ pub struct Issuance {
     pub issued: Option<Timestamp>,
     /// When issuance last failed, if none has succeeded since (`status.lastFailureTime`).
     pub failed: Option<Timestamp>,
-    /// Whether it is being issued now.
-    pub is_issuing: bool,
+    /// How often it has failed in a row (`status.failedIssuanceAttempts`).
+    pub failures: u32,
+    /// Since when it is being issued, if it is (condition `Issuing`).
+    pub issuing: Option<Timestamp>,
+    /// The validity of the certificate in its Secret (`status.notBefore`, `status.notAfter`).
+    pub validity: Option<(Timestamp, Timestamp)>,
+    /// cert-manager reports that its Secret does not exist (condition `Ready`, reason `DoesNotExist`).
+    pub lacks_secret: bool,
     /// When its owner allows a renewal.
     pub renewal: RenewalPolicy,
+}
+
+impl Issuance {
+    /// Whether it is being issued now.
+    pub fn is_issuing(&self) -> bool {
+        self.issuing.is_some()
+    }
 }
 
 /// The content of an object that may hold CAs.

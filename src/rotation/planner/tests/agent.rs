@@ -13,6 +13,7 @@ use crate::api::{Mode, Phase, WindowState};
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
 use crate::rotation::planner;
+use crate::rotation::planner::rules::{Rule, applies};
 use crate::rotation::planner::{
     ClientState, FurtherCertificate, Issuance, PairOf, Plan, ProbeResult, Snapshot, Step, TrustLoader,
 };
@@ -33,6 +34,8 @@ pub(super) struct Agent {
     alarm: u64,
     /// The difference of its clock from the cluster's clock.
     pub(super) clock: SignedDuration,
+    /// The Certificate that the API server refuses to have reissued.
+    pub(super) refused: Option<String>,
     /// The last plan.
     pub(super) last: Option<Rc<Plan>>,
 }
@@ -68,7 +71,7 @@ impl Reading {
             source_certificate: self.source_certificate.clone(),
             canary: None,
             probe_result: self.probe_result.clone(),
-            unprobed: None,
+            unprobed: self.entry.policy.probe.target.is_none().then(|| "no Service selects the gateways".to_owned()),
             readers: self.foreign.readers.clone(),
             sources: self.foreign.sources.clone(),
             presented_also: self.presented_also.clone(),
@@ -98,8 +101,11 @@ impl Cluster {
     }
 
     pub(super) fn read(&mut self) -> Reading {
+        let mut entry = self.entry.clone();
+        // A target that cannot be derived any more is none.
+        entry.policy.probe.target = entry.policy.probe.target.filter(|_| !self.prober.is_lost);
         Reading {
-            entry: self.entry.clone(),
+            entry,
             secrets: self.secrets.clone(),
             clients: self.clients_seen(),
             bundle_readers: self.bundle_readers(),
@@ -377,9 +383,13 @@ impl Cluster {
             }
             Step::WriteSibling { .. } => {}
             Step::WriteConfigMap { trust, .. } => self.write_kept(trust),
+            // Steps are independent writes: a refused one does not stop the others.
+            Step::Reissue { certificate } if self.agent.refused.as_ref() == Some(certificate) => {
+                return applies(Rule::IndependentSteps);
+            }
             Step::Reissue { certificate } => match self.whose(certificate) {
                 Whose::Second => self.ask_for_second(),
-                whose => self.issue(whose),
+                whose => self.request(whose),
             },
         }
         true
@@ -389,7 +399,8 @@ impl Cluster {
     /// next certificate, and later ones of its CA, even to clients that do not trust it.
     fn note_deadline(&mut self, chain: &[crate::trust::Certificate]) {
         let Some(served) = self.facts(MANAGED).and_then(|facts| facts.chain.first()) else { return };
-        let end = served.not_after - self.entry.policy.propagation_delays.gateways.duration() * 2;
+        let ca = self.signer_of(served).map_or(served.not_after, |ca| ca.not_after);
+        let end = ca.min(served.not_after) - self.entry.policy.propagation_delays.gateways.duration() * 2;
         let Some(leaf) = chain.first().filter(|leaf| *leaf != served) else { return };
         let follows = self.forced.get(&served.fingerprint).is_some_and(Option::is_none)
             && leaf.authority_key_id == served.authority_key_id;

@@ -3,6 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::cluster::{Cluster, Content};
+use super::issuer::Whose;
 use crate::rotation::SecretSummary;
 use crate::rotation::planner::{ClientState, Issuance, Trust};
 
@@ -15,7 +16,10 @@ pub(super) struct Client {
     pub(super) declared: bool,
     /// Whether cert-manager issues its certificate. Otherwise a person does, and the agent reads its Secret.
     pub(super) automatic: bool,
-    pub(super) issuing: bool,
+    /// Its CertificateRequest was deleted, so the agent cannot read its certificate.
+    pub(super) lacks_request: bool,
+    /// Its issuer was repaired, and it has not loaded a certificate since.
+    pub(super) is_late: bool,
     pub(super) signed: Timestamp,
     /// Lifetime of its certificates in seconds.
     pub(super) lifetime: u64,
@@ -29,7 +33,7 @@ impl Cluster {
         self.note(format!("Secret {}: {text}", self.clients[at].name));
         self.clients[at].secret = self.content(facts);
         if !self.clients[at].loads_once || has_ended(&self.clients[at].loaded, self.now) {
-            self.within(self.entry.policy.propagation_delays.clients.duration(), move |cluster| {
+            self.within(self.delays.clients.duration(), move |cluster| {
                 cluster.load_client(at)
             });
         }
@@ -38,6 +42,7 @@ impl Cluster {
 
     pub(super) fn load_client(&mut self, at: usize) {
         self.clients[at].loaded = self.clients[at].secret.clone();
+        self.clients[at].is_late &= self.is_broken(Whose::Client(at));
         self.note(format!(
             "{} loads its Secret: {}",
             self.clients[at].name,
@@ -61,8 +66,34 @@ impl Cluster {
     }
 
     pub(super) fn clients_seen(&self) -> Vec<ClientState> {
-        let declared = self.clients.iter().filter(|client| client.declared);
-        declared.map(Client::seen).collect()
+        let declared = self.clients.iter().enumerate().filter(|(_, client)| client.declared);
+        declared.map(|(at, client)| client.seen(self.issuance(Whose::Client(at), &client.name, None))).collect()
+    }
+
+    /// Whether the agent can have a client follow a new CA: cert-manager issues its certificate, and it reads its Secret while it runs.
+    pub(super) fn follows(&self, at: usize) -> bool {
+        let client = &self.clients[at];
+        client.declared && client.automatic && !client.loads_once && !client.is_late && !self.is_broken(Whose::Client(at))
+    }
+
+    /// Deletes a client for a while, as with its namespace: its pod keeps what it has loaded. Then a backup is restored.
+    pub(super) fn delete_client(&mut self, at: usize, length: SignedDuration) {
+        if !self.clients[at].declared {
+            return;
+        }
+        self.note(format!("{} is deleted", self.clients[at].name));
+        self.clients[at].declared = false;
+        self.clients[at].renewal = self.number();
+        self.at(self.now + length, move |cluster| {
+            cluster.note(format!("{} is restored", cluster.clients[at].name));
+            cluster.clients[at].declared = true;
+            let lifetime = cluster.clients[at].lifetime;
+            match cluster.clients[at].automatic {
+                true => cluster.renew_in_time(Whose::Client(at), lifetime / 8),
+                false => cluster.renew_by_hand(at),
+            }
+            cluster.poke();
+        });
     }
 }
 
@@ -72,21 +103,25 @@ pub(super) fn has_ended(content: &Content, now: Timestamp) -> bool {
 }
 
 impl Client {
-    fn seen(&self) -> ClientState {
+    /// The client as the agent reads it.
+    fn seen(&self, issuance: Issuance) -> ClientState {
         let facts = &self.secret.facts;
-        let issuance = Issuance { name: self.name.clone(), is_issuing: self.issuing, ..Issuance::default() };
+        let leaf = facts.chain.first().filter(|_| self.automatic);
+        let validity = leaf.map(|leaf| (leaf.not_before, leaf.not_after));
+        // cert-manager's timestamps have whole seconds.
+        let at = Timestamp::from_second(self.signed.as_second()).unwrap();
+        let (chain, trust) = match (self.automatic, self.lacks_request) {
+            (true, true) => (Vec::new(), Trust::Issued { ca: Vec::new(), at: Timestamp::MIN }),
+            (true, false) => (facts.chain.clone(), Trust::Issued { ca: facts.anchors[..1].to_vec(), at }),
+            (false, _) => (facts.chain.clone(), Trust::Read(facts.anchors.clone())),
+        };
+        let issued = (!self.lacks_request).then_some(at);
         ClientState {
             name: self.name.clone(),
-            chain: facts.chain.clone(),
-            trust: if self.automatic {
-                // cert-manager's timestamps have whole seconds.
-                let at = Timestamp::from_second(self.signed.as_second()).unwrap();
-                Trust::Issued { ca: facts.anchors[..1].to_vec(), at }
-            } else {
-                Trust::Read(facts.anchors.clone())
-            },
+            chain,
+            trust,
             loads_once: self.loads_once,
-            certificate: self.automatic.then_some(issuance),
+            certificate: self.automatic.then_some(Issuance { issued, validity, ..issuance }),
             pending: None,
         }
     }

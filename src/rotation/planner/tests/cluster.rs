@@ -13,6 +13,7 @@ use super::foreign_sources::Foreign;
 use super::further_certificate::Second;
 use super::issuer::Issuer;
 use super::prober::Prober;
+use crate::api::PropagationDelays;
 use crate::registry::Entry;
 use crate::rotation::SecretSummary;
 use crate::rotation::journal::Journal;
@@ -54,6 +55,12 @@ pub(super) struct Cluster {
     pub(super) log: Vec<String>,
     names: HashMap<String, String>,
     authorities: HashMap<String, Rc<Authority>>,
+    /// The root of each intermediate CA.
+    roots: HashMap<String, Certificate>,
+    /// The real propagation delays, whatever the policy says.
+    pub(super) delays: PropagationDelays,
+    /// Whether an intermediate CA signs.
+    pub(super) is_tiered: bool,
     /// All CAs, oldest first.
     pub(super) made: Vec<Certificate>,
     /// The GatewaySecret, with the status that is stored.
@@ -69,6 +76,12 @@ pub(super) struct Cluster {
     pub(super) clients: Vec<Client>,
     /// The content that each gateway replica has loaded.
     pub(super) gateways: Vec<Option<Content>>,
+    /// The content of the managed Secret before its last write.
+    pub(super) earlier: Option<Content>,
+    /// No certificate is issued before this instant.
+    pub(super) quiet_until: Timestamp,
+    /// The lifetime of the first CA in seconds.
+    pub(super) first_lifetime: u64,
     /// Verdicts on pairs of contents, each with the time until which it is valid.
     pub(super) verdicts: HashMap<(u64, u64), (bool, Timestamp)>,
     /// Whether every connection must succeed: no event has happened whose effect the agent cannot prevent.
@@ -98,6 +111,9 @@ impl Cluster {
             log: Vec::new(),
             names: HashMap::new(),
             authorities: HashMap::new(),
+            roots: HashMap::new(),
+            delays: entry.policy.propagation_delays.clone(),
+            is_tiered: false,
             made: Vec::new(),
             entry,
             secrets: BTreeMap::new(),
@@ -108,6 +124,9 @@ impl Cluster {
             holds_back: true,
             clients: Vec::new(),
             gateways: Vec::new(),
+            earlier: None,
+            quiet_until: now(),
+            first_lifetime: 0,
             verdicts: HashMap::new(),
             claims: true,
             prober: Prober::default(),
@@ -189,7 +208,7 @@ impl Cluster {
 
     /// A CA that was issued a minute ago and is valid for this many seconds.
     pub(super) fn make_ca(&mut self, seconds: u64) -> Certificate {
-        let dates = self.dates(seconds, None);
+        let dates = self.dates(seconds);
         // cert-manager's root CAs keep their subject. A root that is its own serving certificate does not say which key
         // signed it: if its successor had the same subject, no order of a bundle would work before and after the
         // change.
@@ -203,9 +222,54 @@ impl Cluster {
         self.keep(authority, format!("CA{}", self.made.len() + 1))
     }
 
+    /// An intermediate CA of a root, valid for this many seconds.
+    pub(super) fn make_intermediate(&mut self, root: &Certificate, seconds: u64) -> Certificate {
+        let dates = self.dates(seconds);
+        let intermediate = self.authorities[&root.fingerprint].intermediate("tier", |params| {
+            params.use_authority_key_identifier_extension = true;
+            dates(params);
+        });
+        let name = format!("I{}({})", self.made.len() + 1, self.named(std::slice::from_ref(root)));
+        let certificate = self.keep(intermediate, name);
+        self.roots.insert(certificate.fingerprint.clone(), root.clone());
+        certificate
+    }
+
+    /// A new CA that signs: with [`Self::is_tiered`] the intermediate of a new root.
+    pub(super) fn make_signer(&mut self, seconds: u64) -> Certificate {
+        let ca = self.make_ca(seconds);
+        if self.is_tiered { self.make_intermediate(&ca, seconds) } else { ca }
+    }
+
+    /// The root of a CA, which is trusted.
+    pub(super) fn root_of(&self, ca: &Certificate) -> Certificate {
+        self.roots.get(&ca.fingerprint).unwrap_or(ca).clone()
+    }
+
+    /// Whether a CA can sign: with [`Self::is_tiered`] no root does.
+    pub(super) fn is_signer(&self, ca: &Certificate) -> bool {
+        self.roots.contains_key(&ca.fingerprint) == self.is_tiered
+    }
+
+    /// Writes a Secret with a CA that signs.
+    pub(super) fn write_signer(&mut self, name: &'static str, ca: &Certificate) {
+        self.write(name, vec![self.root_of(ca)], vec![ca.clone()]);
+    }
+
+    /// The chain of a leaf that a CA signed.
+    pub(super) fn chain_of(&self, leaf: Certificate, ca: &Certificate) -> Vec<Certificate> {
+        let above = self.roots.contains_key(&ca.fingerprint).then(|| ca.clone());
+        std::iter::once(leaf).chain(above).collect()
+    }
+
+    /// The CA that signed a certificate.
+    pub(super) fn signer_of(&self, certificate: &Certificate) -> Option<&Certificate> {
+        self.made.iter().find(|ca| ca.subject_key_id.is_some() && ca.subject_key_id == certificate.authority_key_id)
+    }
+
     /// A renewal of a CA with the same key.
     pub(super) fn renew_ca(&mut self, certificate: &Certificate, seconds: u64) -> Certificate {
-        let dates = self.dates(seconds, None);
+        let dates = self.dates(seconds);
         let renewed = self.authorities[&certificate.fingerprint].changed(dates);
         let name = format!("{}'", self.named(std::slice::from_ref(certificate)));
         self.keep(renewed, name)
@@ -219,9 +283,9 @@ impl Cluster {
         certificate
     }
 
-    /// A certificate of a CA, valid for this many seconds, but not longer than the CA.
+    /// A certificate of a CA, valid for this many seconds, even if that is longer than the CA: cert-manager's CA issuer does not shorten it.
     pub(super) fn sign(&mut self, ca: &Certificate, name: &str, seconds: u64) -> Certificate {
-        let dates = self.dates(seconds, Some(ca.not_after));
+        let dates = self.dates(seconds);
         let leaf = self.authorities[&ca.fingerprint].leaf_with(name, |params| {
             params.use_authority_key_identifier_extension = true;
             dates(params);
@@ -233,10 +297,9 @@ impl Cluster {
         leaf
     }
 
-    fn dates(&self, seconds: u64, end: Option<Timestamp>) -> impl FnOnce(&mut CertificateParams) + use<> {
+    fn dates(&self, seconds: u64) -> impl FnOnce(&mut CertificateParams) + use<> {
         let from = self.now.as_second() - 60;
         let to = self.now.as_second() + seconds.cast_signed();
-        let to = end.map_or(to, |end| to.min(end.as_second()));
         let date =
             |second: i64| date_time_ymd(1970, 1, 1) + std::time::Duration::from_secs(u64::try_from(second).unwrap());
         move |params| {
@@ -255,8 +318,9 @@ impl Cluster {
         let broken = if facts.denials.is_empty() { "" } else { ", broken" };
         self.note(format!("Secret {name}: trusts {trust}, presents {chain}{broken}"));
         let content = self.content(facts);
-        self.secrets.insert(name, content);
+        let before = self.secrets.insert(name, content);
         if name == MANAGED {
+            self.earlier = before.filter(|before| before.facts.denials.is_empty());
             self.push_to_gateways();
         }
         self.issuer_changed(name);
@@ -282,7 +346,7 @@ impl Cluster {
 
     /// The status that one replica of the webhook knows now.
     pub(super) fn webhook(&mut self) -> Rc<Published> {
-        let lag = self.delay(self.entry.policy.propagation_delays.admission.duration());
+        let lag = self.delay(self.delays.admission.duration());
         let known = self.now - lag;
         self.published.iter().rev().find(|(since, _)| *since <= known).unwrap().1.clone()
     }
@@ -300,7 +364,7 @@ impl Cluster {
     fn push_to_gateways(&mut self) {
         for replica in 0..self.gateways.len() {
             let patience = if self.prober.hangs && self.chance(4) { 10 } else { 1 };
-            self.within(self.entry.policy.propagation_delays.gateways.duration() * patience, move |cluster| {
+            self.within(self.delays.gateways.duration() * patience, move |cluster| {
                 cluster.load_gateway(replica, "takes over")
             });
         }

@@ -54,7 +54,7 @@ impl Cluster {
         if distributed.load_once {
             self.within(RESTART, Self::restart_readers);
         } else {
-            self.within(self.entry.policy.propagation_delays.clients.duration(), |cluster| {
+            self.within(self.delays.clients.duration(), |cluster| {
                 let stored = cluster.distributed.as_ref().unwrap().stored.clone();
                 cluster.loaded_by_readers(stored);
             });

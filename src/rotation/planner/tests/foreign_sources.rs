@@ -137,7 +137,7 @@ impl Cluster {
 
     fn push_foreign(&mut self) {
         for replica in 0..self.gateways.len() {
-            self.within(self.entry.policy.propagation_delays.gateways.duration(), move |cluster| {
+            self.within(self.delays.gateways.duration(), move |cluster| {
                 cluster.load_foreign(replica)
             });
         }

@@ -1,10 +1,12 @@
 //! A second Secret that gateways present. A client may get either certificate, so it has to verify both. Gateways
 //! present its certificate as soon as it is issued.
 
+use jiff::Timestamp;
+
 use super::cluster::{CA, Cluster, Content};
 use super::issuer::{SOURCE_LIFETIME, Whose};
 use crate::rotation::SecretSummary;
-use crate::rotation::planner::{FurtherCertificate, Issuance};
+use crate::rotation::planner::FurtherCertificate;
 use crate::trust::Certificate;
 
 /// Name of the Secret, and of its Certificate.
@@ -14,7 +16,7 @@ pub(super) const SECOND: &str = "second";
 pub(super) struct Second {
     held: Content,
     loaded: Vec<Content>,
-    pub(super) is_issuing: bool,
+    signed: Timestamp,
     /// The CA in the source Secret when the reissue was requested.
     asked_of: Option<Certificate>,
 }
@@ -24,11 +26,12 @@ impl Cluster {
         let held = self.second_of(ca);
         self.note(format!("Secret {SECOND} is presented, too: {}", self.named(&held.facts.chain)));
         self.second =
-            Some(Second { loaded: vec![held.clone(); self.gateways.len()], held, is_issuing: false, asked_of: None });
+            Some(Second { loaded: vec![held.clone(); self.gateways.len()], held, signed: self.now, asked_of: None });
     }
 
     fn second_of(&mut self, ca: &Certificate) -> Content {
-        let chain = vec![self.sign(ca, SECOND, SOURCE_LIFETIME)];
+        let leaf = self.sign(ca, SECOND, SOURCE_LIFETIME);
+        let chain = self.chain_of(leaf, ca);
         self.content(SecretSummary { chain, ..SecretSummary::default() })
     }
 
@@ -37,9 +40,10 @@ impl Cluster {
         let held = self.second_of(ca);
         self.note(format!("Secret {SECOND}: presents {}", self.named(&held.facts.chain)));
         let second = self.second.as_mut().unwrap();
-        (second.held, second.is_issuing) = (held, false);
+        (second.held, second.signed) = (held, self.now);
+        self.issuing(Whose::Second).since = None;
         for replica in 0..self.gateways.len() {
-            self.within(self.entry.policy.propagation_delays.gateways.duration(), move |cluster| {
+            self.within(self.delays.gateways.duration(), move |cluster| {
                 cluster.load_second(replica)
             });
         }
@@ -50,7 +54,7 @@ impl Cluster {
     pub(super) fn ask_for_second(&mut self) {
         let ca = self.facts(CA).and_then(|facts| facts.chain.first()).cloned();
         self.second.as_mut().unwrap().asked_of = ca;
-        self.issue(Whose::Second);
+        self.request(Whose::Second);
     }
 
     /// Whether this CA was the current one when the reissue was requested.
@@ -68,11 +72,7 @@ impl Cluster {
         let seen = self.second.iter().map(|second| FurtherCertificate {
             name: SECOND.to_owned(),
             chain: Some(second.held.facts.chain.clone()),
-            certificate: Some(Issuance {
-                name: SECOND.to_owned(),
-                is_issuing: second.is_issuing,
-                ..Issuance::default()
-            }),
+            certificate: Some(self.issuance(Whose::Second, SECOND, Some(second.signed))),
         });
         seen.collect()
     }

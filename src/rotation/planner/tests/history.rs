@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::clients::Client;
 use super::cluster::{CA, CLIENT_CA, Cluster, HOUR, ISSUER, MANAGED, MINUTE, SOURCE, fault};
-use super::issuer::{SOURCE_LIFETIME, Whose};
-use crate::api::{ChangeWindow, GatewaySecretStatus, Mode, Period};
+use super::issuer::{Answer, SOURCE_LIFETIME, Whose};
+use crate::api::{ChangeWindow, GatewaySecretStatus, Mode, Period, PropagationDelays};
 use crate::registry::Entry;
 use crate::registry::tests::entry;
 use crate::rotation::SecretSummary;
@@ -38,10 +38,17 @@ pub(super) enum Event {
     LoseJournal,
     HideSources,
     DeleteForeign,
+    BreakIssuer,
+    LoseRequest,
+    DeleteClient,
+    LosePolicy,
+    RefuseSteps,
+    LoseTarget,
+    ScaleUp,
 }
 
 /// Events after which no connection may fail.
-pub(super) const HARMLESS: [Event; 18] = [
+pub(super) const HARMLESS: [Event; 26] = [
     Event::Rotate,
     Event::Rotate,
     Event::Rotate,
@@ -60,6 +67,27 @@ pub(super) const HARMLESS: [Event; 18] = [
     Event::LoseJournal,
     Event::HideSources,
     Event::DeleteForeign,
+    Event::BreakIssuer,
+    Event::BreakIssuer,
+    Event::LoseRequest,
+    Event::DeleteClient,
+    Event::LosePolicy,
+    Event::RefuseSteps,
+    Event::LoseTarget,
+    Event::ScaleUp,
+];
+
+/// Events while the first CA ends, after which no connection of a client may fail that the agent can have reissued in time.
+pub(super) const ENDING: [Event; 9] = [
+    Event::BreakIssuer,
+    Event::BreakIssuer,
+    Event::LoseRequest,
+    Event::DeleteClient,
+    Event::RefuseSteps,
+    Event::RenewClient,
+    Event::RestartGateway,
+    Event::Pause,
+    Event::Windows,
 ];
 
 /// Events after which only recovery is required.
@@ -79,6 +107,9 @@ pub(super) fn seconds(seconds: u64) -> SignedDuration {
 /// Lifetimes of CAs in seconds: of those that are replaced, and of the last one.
 const CA_LIFETIME: u64 = 10 * HOUR;
 const LAST_LIFETIME: u64 = 100 * HOUR;
+/// The lifetime of a first CA that ends during a history, and the latest time of the rotation before.
+const SHORT_LIFETIME: u64 = 100 * MINUTE;
+const IN_TIME: u64 = 50 * MINUTE;
 
 /// Random change windows: ten or thirty minutes of every second hour.
 fn windows(seed: &mut Seed) -> Vec<ChangeWindow> {
@@ -94,11 +125,11 @@ fn windows(seed: &mut Seed) -> Vec<ChangeWindow> {
 const PIN_REMOVED: SignedDuration = SignedDuration::from_secs((5 * MINUTE).cast_signed());
 
 impl Cluster {
-    /// A cluster with one CA, in a random layout, and clients that can connect.
-    pub(super) fn random(mut seed: Seed) -> Self {
+    /// A cluster with one CA, in a random layout, and clients that can connect. `is_ending`: that CA ends during the history.
+    pub(super) fn random(mut seed: Seed, is_ending: bool) -> Self {
         let mut entry = Entry { status: GatewaySecretStatus::default(), ..entry("mesh", SOURCE, MANAGED) };
         let (spec, policy) = (&mut entry.spec, &mut entry.policy);
-        let shape = seed.below(4);
+        let shape = seed.below(5);
         // A CA that is its own serving certificate, or a separate CA that signs it.
         entry.resolved.ca_secret_ref = (shape > 0).then(|| CA.into());
         spec.clients.ca_secret_ref = (shape == 3).then(|| CLIENT_CA.into());
@@ -106,7 +137,15 @@ impl Cluster {
         spec.clients.all_declared = seed.below(4) > 0;
         policy.max_certificate_lifetime = (seed.below(2) == 0).then(|| Period::from_secs(2 * 3600));
         policy.change_windows = if seed.below(4) == 0 { windows(&mut seed) } else { Vec::new() };
+        if seed.below(4) == 0 && !is_ending {
+            // Longer than the defaults, which apply while the policy does not exist.
+            let delays = &mut policy.propagation_delays;
+            (delays.gateways, delays.clients, delays.admission) =
+                (Period::from_secs(180), Period::from_secs(900), Period::from_secs(30));
+        }
         let mut cluster = Self::new(seed, entry);
+        cluster.is_tiered = shape == 4;
+        cluster.first_lifetime = if is_ending { SHORT_LIFETIME } else { CA_LIFETIME };
         cluster.agent.falters = cluster.chance(2);
         // If the agent writes the Issuer's Secret, the Issuer signs nothing that admission would reject.
         cluster.holds_back = cluster.entry.spec.issuer_secret_name.is_none() || cluster.chance(2);
@@ -122,22 +161,22 @@ impl Cluster {
     }
 
     fn install(&mut self) {
-        let ca = self.make_ca(CA_LIFETIME);
-        self.write(self.server_source(), vec![ca.clone()], vec![ca.clone()]);
+        let ca = self.make_signer(self.first_lifetime);
+        self.write_signer(self.server_source(), &ca);
         let client_ca = if self.entry.spec.clients.ca_secret_ref.is_some() {
-            let own = self.make_ca(CA_LIFETIME);
-            self.write(CLIENT_CA, vec![own.clone()], vec![own.clone()]);
+            let own = self.make_signer(self.first_lifetime);
+            self.write_signer(CLIENT_CA, &own);
             own
         } else {
             ca.clone()
         };
         if self.entry.resolved.ca_secret_ref.is_some() {
             let leaf = self.sign(&ca, "gateway", self.issuer.source_lifetime);
-            self.write(SOURCE, vec![ca.clone()], vec![leaf]);
+            self.write(SOURCE, vec![self.root_of(&ca)], self.chain_of(leaf, &ca));
             self.renew_in_time(Whose::Source, self.issuer.source_lifetime);
         }
         if self.entry.spec.issuer_secret_name.is_some() {
-            self.write(ISSUER, vec![client_ca.clone()], vec![client_ca.clone()]);
+            self.write_signer(ISSUER, &client_ca);
         }
         for at in 0..1 + self.seed.below(2) as usize {
             self.add_client(at, &ca, &client_ca);
@@ -154,11 +193,11 @@ impl Cluster {
         }
         if !self.chance(4) {
             let served = self.facts(SOURCE).unwrap().chain.clone();
-            self.write(MANAGED, vec![client_ca], served);
+            self.write(MANAGED, vec![self.root_of(&client_ca)], served);
             (0..self.gateways.len()).for_each(|replica| self.load_gateway(replica, "starts"));
         }
         // Otherwise clients that renew by themselves get the new CA before the owners of objects add it.
-        if self.entry.spec.issuer_secret_name.is_some() {
+        if self.entry.spec.issuer_secret_name.is_some() && self.first_lifetime == CA_LIFETIME && !self.is_tiered {
             self.add_foreign();
         }
         self.poke();
@@ -173,8 +212,11 @@ impl Cluster {
         let lifetime = if loads_once || !declared { HOUR } else { 3 * HOUR };
         self.note(format!("{name} is there{}", if loads_once { ", and loads its Secret once" } else { "" }));
         let leaf = self.sign(client_ca, &name, lifetime);
-        let trust = if ca == client_ca || !automatic { vec![ca.clone()] } else { vec![client_ca.clone(), ca.clone()] };
-        let secret = self.content(SecretSummary { anchors: trust, chain: vec![leaf], ..SecretSummary::default() });
+        let chain = self.chain_of(leaf, client_ca);
+        let (ca, client_ca) = (self.root_of(ca), self.root_of(client_ca));
+        let trust = if ca == client_ca || !automatic { vec![ca] } else { vec![client_ca, ca] };
+        let secret = self.content(SecretSummary { anchors: trust, chain, ..SecretSummary::default() });
+        let lacks_request = automatic && self.chance(8);
         self.clients.push(Client {
             name,
             loaded: secret.clone(),
@@ -182,7 +224,8 @@ impl Cluster {
             loads_once,
             declared,
             automatic,
-            issuing: false,
+            lacks_request,
+            is_late: false,
             signed: self.now,
             lifetime,
             renewal: 0,
@@ -196,7 +239,7 @@ impl Cluster {
     }
 
     /// Renews the client manually at times, with the bundle in the status.
-    fn renew_by_hand(&mut self, at: usize) {
+    pub(super) fn renew_by_hand(&mut self, at: usize) {
         self.within(seconds(self.clients[at].lifetime / 2), move |cluster| {
             let source = match cluster.entry.spec.issuer_secret_name {
                 Some(_) => ISSUER,
@@ -204,13 +247,14 @@ impl Cluster {
             };
             let ca = cluster.facts(source).and_then(|facts| facts.chain.first()).cloned();
             let published = cluster.webhook();
-            if let Some(ca) = ca.filter(|ca| published.converged.contains(ca)) {
+            let is_declared = cluster.clients[at].declared;
+            if let Some(ca) = ca.filter(|ca| is_declared && published.converged.contains(&cluster.root_of(ca))) {
                 let name = cluster.clients[at].name.clone();
                 let leaf = cluster.sign(&ca, &name, cluster.clients[at].lifetime);
-                let mut trust = vec![ca.clone()];
-                trust.extend(published.client_bundle.iter().filter(|bundled| **bundled != ca).cloned());
-                cluster
-                    .write_client(at, SecretSummary { anchors: trust, chain: vec![leaf], ..SecretSummary::default() });
+                let (root, chain) = (cluster.root_of(&ca), cluster.chain_of(leaf, &ca));
+                let mut trust = vec![root.clone()];
+                trust.extend(published.client_bundle.iter().filter(|bundled| **bundled != root).cloned());
+                cluster.write_client(at, SecretSummary { anchors: trust, chain, ..SecretSummary::default() });
             }
             cluster.renew_by_hand(at);
         });
@@ -290,6 +334,37 @@ impl Cluster {
             }
             Event::HideSources => self.for_a_while(length, |cluster, hidden| cluster.foreign.hidden = hidden),
             Event::DeleteForeign => self.delete_foreign(length),
+            Event::BreakIssuer => self.break_issuer(length),
+            Event::LoseRequest => {
+                let at = self.any_client();
+                self.clients[at].lacks_request = self.clients[at].automatic;
+            }
+            Event::DeleteClient => {
+                let at = self.any_client();
+                self.delete_client(at, length);
+            }
+            Event::LosePolicy => {
+                let delays = self.delays.clone();
+                let second = seconds(1 + self.seed.below(5));
+                self.for_a_while(second, move |cluster, is_lost| {
+                    cluster.entry.policy.propagation_delays =
+                        if is_lost { PropagationDelays::default() } else { delays.clone() };
+                });
+            }
+            Event::RefuseSteps => {
+                let at = self.any_client();
+                let name = self.clients[at].name.clone();
+                self.for_a_while(length, move |cluster, is_refused| {
+                    cluster.agent.refused = is_refused.then(|| name.clone());
+                });
+            }
+            Event::LoseTarget => {
+                // Gateways that were never seen are assumed to follow.
+                if self.journal.1.gateways.iter().any(|version| !version.seen.is_empty()) {
+                    self.for_a_while(length, |cluster, is_lost| cluster.prober.is_lost = is_lost);
+                }
+            }
+            Event::ScaleUp => self.scale_up(length),
             Event::LoseJournal => self.journal = (self.number(), Default::default()),
         }
         self.poke();
@@ -308,16 +383,71 @@ impl Cluster {
         self.rotate_in(self.client_source(), lifetime);
     }
 
+    fn any_client(&mut self) -> usize {
+        self.seed.below(self.clients.len() as u64) as usize
+    }
+
+    /// An issuer stops working for a while. While a CA ends it is repaired only afterwards.
+    fn break_issuer(&mut self, length: SignedDuration) {
+        let is_ending = self.first_lifetime == SHORT_LIFETIME;
+        let whose = match self.any_client() {
+            at if self.clients[at].automatic && (is_ending || !self.chance(3)) => Whose::Client(at),
+            _ if is_ending || self.entry.resolved.ca_secret_ref.is_none() => return,
+            _ => Whose::Source,
+        };
+        let source = match whose {
+            Whose::Client(_) if self.entry.spec.issuer_secret_name.is_some() => ISSUER,
+            Whose::Client(_) => self.client_source(),
+            _ => CA,
+        };
+        let current = self.facts(source).and_then(|facts| facts.chain.first()).cloned();
+        let answer = match (self.seed.below(4), current) {
+            (0, Some(current)) => Answer::SignsWith(current),
+            (1, _) => Answer::Fails,
+            (2, _) => Answer::Never,
+            _ => Answer::SignsLate,
+        };
+        self.answer(whose, answer);
+        if !is_ending {
+            self.within(length, Self::repair_issuers);
+        }
+    }
+
+    /// A pod starts behind a control plane that sends no updates: it has the content that gateways had before, and takes the newest over
+    /// late. In a pause, so that no step and no renewal is in progress that its appearance could not stop.
+    fn scale_up(&mut self, length: SignedDuration) {
+        if !self.prober.hangs || self.gateways.len() > 2 {
+            return;
+        }
+        self.for_a_while(length + seconds(2 * MINUTE), |cluster, paused| cluster.entry.spec.paused = paused);
+        self.quiet_until = self.now + seconds(2 * MINUTE);
+        self.at(self.now + seconds(MINUTE), move |cluster| {
+            let Some(earlier) = cluster.earlier.clone() else { return };
+            let is_served = |client: &Client| [client.loaded.clone(), client.secret.clone()];
+            let contents: Vec<_> = cluster.clients.iter().flat_map(is_served).collect();
+            let is_early = contents.iter().all(|content| cluster.works(content, &earlier));
+            let is_idle = (0..cluster.clients.len()).all(|at| cluster.issuing(Whose::Client(at)).since.is_none());
+            if !is_early || !is_idle || cluster.journal.0 == 0 {
+                return;
+            }
+            let replica = cluster.gateways.len();
+            cluster.note(format!("gateway {replica} starts with what others had before"));
+            cluster.gateways.push(Some(earlier));
+            cluster.within(length * 3, move |cluster| cluster.load_gateway(replica, "takes over"));
+            cluster.poke();
+        });
+    }
+
     fn renew_client(&mut self) {
-        let at = self.seed.below(self.clients.len() as u64) as usize;
-        if self.clients[at].automatic {
+        let at = self.any_client();
+        if self.clients[at].automatic && self.clients[at].declared | self.clients[at].name.starts_with("stranger") {
             self.issue(Whose::Client(at));
         }
     }
 
     fn rotate_in(&mut self, source: &'static str, lifetime: u64) {
-        let ca = self.make_ca(lifetime);
-        self.write(source, vec![ca.clone()], vec![ca]);
+        let ca = self.make_signer(lifetime);
+        self.write_signer(source, &ca);
         // A client may be renewed before every gateway has the new CA.
         self.within(self.entry.policy.propagation_delays.gateways.duration(), Self::renew_client);
         // A hash that is not removed before the serving certificate expires cuts its client off, as condition
@@ -330,8 +460,12 @@ impl Cluster {
         if self.entry.resolved.ca_secret_ref.is_some()
             && let Some(held) = self.facts(self.client_source()).and_then(|facts| facts.chain.first()).cloned()
         {
-            let renewed = self.renew_ca(&held, CA_LIFETIME);
-            self.write(self.client_source(), vec![renewed.clone()], vec![renewed]);
+            // The intermediate is replaced under the same root.
+            let renewed = match self.is_tiered {
+                true => self.make_intermediate(&self.root_of(&held), CA_LIFETIME),
+                false => self.renew_ca(&held, CA_LIFETIME),
+            };
+            self.write_signer(self.client_source(), &renewed);
         }
     }
 
@@ -339,8 +473,9 @@ impl Cluster {
     fn restore_ca(&mut self) {
         let former = self.made[self.seed.below(self.made.len() as u64) as usize].clone();
         let is_ours = !self.foreign.is_strangers(&former);
-        if is_ours && former.is_valid_at(self.now) && !self.entry.spec.distrusted_cas.contains(&former.fingerprint) {
-            self.write(self.client_source(), vec![former.clone()], vec![former]);
+        let is_lasting = former.not_after > self.now + seconds(6 * HOUR) && self.is_signer(&former);
+        if is_ours && is_lasting && !self.entry.spec.distrusted_cas.contains(&former.fingerprint) {
+            self.write_signer(self.client_source(), &former);
         }
     }
 
@@ -365,11 +500,18 @@ impl Cluster {
             let when = start + seconds(self.seed.below(2 * HOUR));
             self.at(when, move |cluster| cluster.happen(event));
         }
+        if self.first_lifetime == SHORT_LIFETIME {
+            for source in [self.server_source(), self.client_source()] {
+                let when = start + seconds(self.seed.below(IN_TIME));
+                self.at(when, move |cluster| cluster.rotate_in(source, CA_LIFETIME));
+            }
+        }
         let last = start + seconds(2 * HOUR + 30 * MINUTE);
         self.at(last, |cluster| {
             cluster.note("== the last rotation");
             cluster.pins.clear();
             cluster.agent.falters = false;
+            cluster.repair_issuers();
             for source in [cluster.server_source(), cluster.client_source()] {
                 cluster.rotate_in(source, LAST_LIFETIME);
             }
@@ -401,7 +543,7 @@ impl Cluster {
         let fail = |what: &str| format!("{what}: {}", self.described(&plan));
         assert_eq!(phase, crate::api::Phase::Steady, "{}", self.log_text(&fail("no end")));
         assert!(plan.steps.is_empty(), "{}", self.log_text(&fail("steps are left")));
-        let source = self.facts(self.client_source()).unwrap().chain.clone();
+        let source = self.facts(self.client_source()).unwrap().anchors.clone();
         let held = self.facts(MANAGED).unwrap().anchors.clone();
         assert_eq!(self.named(&held), self.named(&source), "{}", self.log_text("another bundle"));
         assert_eq!(self.failure(), None, "{}", self.log_text("what was steady"));

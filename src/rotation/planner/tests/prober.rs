@@ -3,8 +3,9 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::cluster::Cluster;
-use crate::api::ProbeTarget;
+use crate::api::{Phase, ProbeTarget};
 use crate::connectivity;
+use crate::rotation::planner::rules::{Rule, applies};
 use crate::rotation::planner::{Answer, Endpoint, ProbeResult, Shown};
 use crate::trust::Certificate;
 
@@ -14,6 +15,8 @@ pub(super) struct Prober {
     /// Whether gateways sometimes load a write only long after the propagation delay. In such a run every probe
     /// succeeds, since the planner could not know it otherwise.
     pub(super) hangs: bool,
+    /// Whether no Service can be found to probe.
+    pub(super) is_lost: bool,
     /// The canary, and the CA that signed it.
     canary: Option<(Certificate, Certificate)>,
 }
@@ -45,8 +48,10 @@ impl Cluster {
 
     /// When to probe again, if gateways may have an earlier content.
     pub(super) fn next_glance(&self) -> Option<Timestamp> {
-        self.entry.policy.probe.target.as_ref()?;
-        self.journal.1.is_converging().then_some(self.now + self.agent.clock + PACE)
+        self.entry.policy.probe.target.as_ref().filter(|_| !self.prober.is_lost)?;
+        let rotates = || self.entry.status.phase.is_some_and(|phase| phase != Phase::Steady);
+        let is_probed = self.journal.1.is_converging() || applies(Rule::ProbeUntilSteady) && rotates();
+        is_probed.then_some(self.now + self.agent.clock + PACE)
     }
 
     /// A client certificate of the newest CA.

@@ -1,9 +1,10 @@
 //! Over random histories: no connection fails, and each one ends Steady.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::catch_unwind;
 
 use super::cluster::Cluster;
-use super::history::{Event, HARMFUL, HARMLESS};
+use super::history::{ENDING, Event, HARMFUL, HARMLESS};
+use crate::rotation::planner::rules::{Rule, take_back};
 use crate::seed::Seed;
 
 /// Number of histories of each kind; `TRUSTSPAN_CASES` sets another number, `TRUSTSPAN_CASE` selects one.
@@ -14,22 +15,32 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-fn each_history(kind: &str, events: impl Fn(&mut Seed) -> Vec<Event>) {
+/// The kinds of histories, and the events of one.
+type Kind = (&'static str, fn(&mut Seed) -> Vec<Event>);
+
+const HARMLESS_EVENTS: Kind = ("harmless", |seed| some(seed, &HARMLESS));
+const ENDING_CA: Kind = ("ending", |seed| some(seed, &ENDING));
+const HARMFUL_EVENTS: Kind = ("harmful", |seed| [some(seed, &HARMLESS), some(seed, &HARMFUL)].concat());
+
+/// Lives through one history.
+///
+/// # Panics
+/// When a connection fails, or it does not end Steady.
+fn live((kind, events): Kind, case: u64) {
+    let mut seed = Seed::of_run(&format!("{kind} {case}"));
+    let events = events(&mut seed);
+    let mut cluster = Cluster::random(seed, kind == ENDING_CA.0);
+    cluster.live_through(&events);
+    cluster.assert_steady();
+}
+
+fn each_history(kind: Kind) {
     let one = number("TRUSTSPAN_CASE");
     let (first, last) = one.map_or((0, number("TRUSTSPAN_CASES").unwrap_or(CASES)), |case| (case, case + 1));
-    let fails = |case: &u64| {
-        let lived = catch_unwind(AssertUnwindSafe(|| {
-            let mut seed = Seed::of_run(&format!("{kind} {case}"));
-            let events = events(&mut seed);
-            let mut cluster = Cluster::random(seed);
-            cluster.live_through(&events);
-            cluster.assert_steady();
-        }));
-        // The panic has printed what failed.
-        lived.is_err()
-    };
+    // The panic has printed what failed.
+    let fails = |case: &u64| catch_unwind(|| live(kind, *case)).is_err();
     let failed: Vec<_> = (first..last).filter(fails).collect();
-    let count = last - first;
+    let (count, kind) = (last - first, kind.0);
     assert!(failed.is_empty(), "{} of {count} {kind} histories failed: TRUSTSPAN_CASE={failed:?}", failed.len());
 }
 
@@ -37,12 +48,51 @@ fn some(seed: &mut Seed, of: &[Event]) -> Vec<Event> {
     (0..seed.below(6)).map(|_| of[seed.below(of.len() as u64) as usize]).collect()
 }
 
+/// Each rule that histories can show to be necessary, and the kind of history.
+const NECESSARY: [(Rule, Kind); 8] = [
+    (Rule::Pace, HARMLESS_EVENTS),
+    (Rule::StuckRequestsDoNotDelayOthers, HARMLESS_EVENTS),
+    (Rule::UnknownIsLagging, HARMLESS_EVENTS),
+    (Rule::TheEndOverridesClients, ENDING_CA),
+    (Rule::ChainsAreReissued, HARMLESS_EVENTS),
+    (Rule::LongerDelaysEndFirst, HARMLESS_EVENTS),
+    (Rule::ProbeUntilSteady, HARMLESS_EVENTS),
+    (Rule::SightingsOutliveTheirTarget, HARMLESS_EVENTS),
+];
+
+/// `TRUSTSPAN_TAKEN_BACK` is the number of histories within which each must be noticed.
+#[test]
+fn histories_notice_each_rule_that_is_taken_back() {
+    let Some(most) = number("TRUSTSPAN_TAKEN_BACK") else { return };
+    let mut missed = Vec::new();
+    for (rule, kind) in NECESSARY {
+        let fails = |case: &u64| {
+            let lived = catch_unwind(|| {
+                take_back(Some(rule));
+                live(kind, *case);
+            });
+            take_back(None);
+            lived.is_err()
+        };
+        match (0..most).find(fails) {
+            Some(case) => println!("{rule:?} taken back: noticed in {} history {case}", kind.0),
+            None => missed.push(rule),
+        }
+    }
+    assert!(missed.is_empty(), "not noticed within {most} histories: {missed:?}");
+}
+
 #[test]
 fn no_connection_fails_and_every_history_ends_steady() {
-    each_history("harmless", |seed| some(seed, &HARMLESS));
+    each_history(HARMLESS_EVENTS);
+}
+
+#[test]
+fn the_end_of_a_ca_fails_no_client_that_can_be_reissued() {
+    each_history(ENDING_CA);
 }
 
 #[test]
 fn ends_steady_after_harm() {
-    each_history("harmful", |seed| [some(seed, &HARMLESS), some(seed, &HARMFUL)].concat());
+    each_history(HARMFUL_EVENTS);
 }

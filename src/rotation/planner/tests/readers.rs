@@ -6,7 +6,7 @@ use crate::connectivity;
 use crate::rotation::planner::{FurtherCertificate, Issuance, Plan, SourceState, Step};
 use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader};
 use crate::rotation::{SecretSummary, TRUST};
-use crate::trust::fixtures::{Authority, ca, parsed};
+use crate::trust::fixtures::{Authority, ca, now, parsed};
 use crate::trust::{ParsedSecret, Secret, TlsConsumer};
 use jiff::SignedDuration;
 
@@ -185,10 +185,10 @@ fn the_source_is_not_reissued_under_a_gateway_that_presents_it() {
 #[test]
 fn clients_keep_the_old_ca_while_gateways_present_another_certificate_of_it() {
     let (old, new) = (ca("old"), ca("new"));
-    let second = |authority: &Authority, is_issuing| FurtherCertificate {
+    let second = |authority: &Authority, is_issuing: bool| FurtherCertificate {
         name: "second".to_owned(),
         chain: Some(pair(authority, "second").chain),
-        certificate: Some(Issuance { name: "second".to_owned(), is_issuing, ..Issuance::default() }),
+        certificate: Some(Issuance { name: "second".to_owned(), issuing: is_issuing.then(now), ..Issuance::default() }),
     };
     let mut scene = before_the_switch(&old, &new, false);
     scene.presented_also = vec![second(&old, false)];

@@ -161,7 +161,7 @@ impl Scene {
             source_certificate: Some(Issuance {
                 name: "gateway".to_owned(),
                 issued: self.issued,
-                is_issuing: self.is_issuing,
+                issuing: self.is_issuing.then_some(self.now),
                 renewal: self.renewal[1],
                 ..Issuance::default()
             }),

@@ -33,7 +33,7 @@ impl Cluster {
             let presented = self.clients[client].loaded.clone();
             for gateway in 0..self.gateways.len() {
                 let Some(served) = self.gateways[gateway].clone() else { continue };
-                if has_ended(&presented, self.now) || has_ended(&served, self.now) {
+                if has_ended(&presented, self.now) || has_ended(&served, self.now) || self.is_excused(client, &served) {
                     continue;
                 }
                 if let Some(second) = self.second_at(gateway)
@@ -71,6 +71,20 @@ impl Cluster {
         None
     }
 
+    /// Whether a connection fails because a CA has ended, or gateways have switched before it ends, and the client could not follow in time:
+    /// the status has named it before.
+    fn is_excused(&self, client: usize, served: &Content) -> bool {
+        if self.follows(client) {
+            return false;
+        }
+        let margin = self.delays.gateways.duration() * 2;
+        let loaded = &self.clients[client].loaded.facts;
+        let chains = [&loaded.chain, &served.facts.chain];
+        let signers = chains.into_iter().filter_map(|chain| chain.first()).filter_map(|leaf| self.signer_of(leaf));
+        let mut relied_on = loaded.anchors.iter().chain(loaded.chain.iter().skip(1)).chain(signers);
+        relied_on.any(|ca| self.now >= ca.not_after - margin)
+    }
+
     /// A server with foreign CAs that rejects a client, and the CAs of the server.
     fn refused_by_foreign(&mut self, client: &Content, gateway: usize) -> Option<String> {
         for (server, trusted) in self.foreign_trust(gateway) {
@@ -90,7 +104,7 @@ impl Cluster {
         None
     }
 
-    fn works(&mut self, client: &Content, gateway: &Content) -> bool {
+    pub(super) fn works(&mut self, client: &Content, gateway: &Content) -> bool {
         let key = (client.id, gateway.id);
         if let Some((works, until)) = self.verdicts.get(&key)
             && self.now < *until

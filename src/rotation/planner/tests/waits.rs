@@ -18,7 +18,15 @@ enum Act {
 }
 
 /// A part of the reason, and whether a person has to act. More specific texts come first.
-const WAITS: [(&str, Act); 39] = [
+const WAITS: [(&str, Act); 45] = [
+    // Requests of certificates.
+    ("its issuer has not answered since", Act::Yes),
+    ("its issuance failed at", Act::Yes),
+    ("and does not have the new CA. If this lasts", Act::Sometimes),
+    // Bundles.
+    ("is not added to the bundle", Act::Yes),
+    ("Clients that are not declared may use certificates of the previous CA", Act::Yes),
+    ("is still accepted", Act::Yes),
     // Waits of several steps.
     ("may have earlier CAs of", Act::Sometimes),
     // Waits of probes. Without a probe, the propagation delay ends the wait, even if the canary is not renewed.

@@ -1,0 +1,57 @@
+//! The planner's rules that a test can take back, one at a time: the simulated cluster then has to find that a connection fails.
+
+/// A rule that a test can take back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(test), allow(dead_code, reason = "some are rules of the simulated agent only"))]
+pub(in crate::rotation) enum Rule {
+    /// Certificates are requested with growing intervals while a request does not help.
+    Pace,
+    /// Certificates whose issuance gets no answer do not delay others.
+    StuckRequestsDoNotDelayOthers,
+    /// A client whose certificate is unknown has not followed.
+    UnknownIsLagging,
+    /// The end of a CA overrides waits for single clients.
+    TheEndOverridesClients,
+    /// Certificates are reissued before an intermediate CA of their chain ends.
+    ChainsAreReissued,
+    /// Delays that became shorter take effect after the longer ones have passed.
+    LongerDelaysEndFirst,
+    /// Gateways are probed until the rotation is over, and contents are compared that were out of use before.
+    ProbeUntilSteady,
+    /// What gateways have shown counts after they cannot be probed any more.
+    SightingsOutliveTheirTarget,
+    /// A CA that has expired is not a successor of one that has not.
+    ExpiredCasHoldNothing,
+    /// A bundle with which gateways would refuse a client that they accept is not written.
+    WritesKeepConnections,
+    /// A step that fails does not stop others.
+    IndependentSteps,
+}
+
+/// Whether a rule applies: always, except in a test that takes it back.
+#[cfg(not(test))]
+pub(in crate::rotation) const fn applies(_: Rule) -> bool {
+    true
+}
+
+#[cfg(test)]
+pub(in crate::rotation) use taken_back::{applies, take_back};
+
+#[cfg(test)]
+mod taken_back {
+    use std::cell::Cell;
+
+    use super::Rule;
+
+    thread_local!(static TAKEN_BACK: Cell<Option<Rule>> = const { Cell::new(None) });
+
+    /// Whether a rule applies on this thread.
+    pub(in crate::rotation) fn applies(rule: Rule) -> bool {
+        TAKEN_BACK.get() != Some(rule)
+    }
+
+    /// Takes a rule back on this thread; `None`: all apply again.
+    pub(in crate::rotation) fn take_back(rule: Option<Rule>) {
+        TAKEN_BACK.set(rule);
+    }
+}
