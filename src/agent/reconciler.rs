@@ -254,7 +254,7 @@ impl Reconciler {
         state.bundle_readers = trust_bundles::readers(&entry, &bundle_targets);
         match &probe {
             Ok(probe) => match self.prober.probe(&self.budget.client, &entry, probe, &state).await {
-                Ok(result) => state.probe_result = result,
+                Ok(result) => state.probe_result = Some(result),
                 // After a success a refusal may pass: what was probed must not be forgotten for it.
                 Err(error) if error.has_code(403) && !has_explicit_target && !self.prober.has_listed => {
                     state.not_probed = Some(error.condition_message());
@@ -333,7 +333,8 @@ impl Reconciler {
         let wake = plan.wake.map(|wake| until(wake) + Duration::from_millis(1));
         // There is no event when a gateway has loaded a Secret, so the agent probes again after a while.
         let is_probed = entry.policy.probe.target.is_some() && plan.journal.is_converging();
-        let next_probe = is_probed.then_some(probe::INTERVAL);
+        let interval = if plan.journal.is_converged() { probe::CALM_INTERVAL } else { probe::INTERVAL };
+        let next_probe = is_probed.then_some(interval);
         Ok(wake.into_iter().chain(next_probe).chain(self.status_backoff.remaining(Instant::now())).min())
     }
 

@@ -59,7 +59,7 @@ fn gateways(entry: &Entry, plan: &Plan) -> Said {
         return (ConditionStatus::Unknown, "Assumed", message);
     };
     let Some(Endpoints { total, current, stale, unreachable }) = plan.endpoints else {
-        return (ConditionStatus::True, "Converged", "Gateways have no write to take over.".to_owned());
+        return (ConditionStatus::Unknown, "NotProbed", "No gateway was probed yet.".to_owned());
     };
     let (number, noun) = (|count: u32| format!("{count} of {total}"), if total == 1 { "gateway" } else { "gateways" });
     match () {

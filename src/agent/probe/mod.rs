@@ -22,6 +22,10 @@ use targets::Target;
 
 /// Time between two probes while gateways may have an older Secret.
 pub(super) const INTERVAL: Duration = Duration::from_secs(2);
+/// Time between two probes while all gateways have the newest Secret and the rotation goes on: a gateway that starts may have an older one.
+pub(super) const CALM_INTERVAL: Duration = Duration::from_secs(30);
+/// Time between two probes while nothing rotates: whether gateways can be probed is known before the next rotation.
+const IDLE_INTERVAL: Duration = Duration::from_secs(300);
 /// Timeout of one connection. Gateways refuse a canary within one round trip.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(2);
 /// Timeout of all connections together, shorter than that of a reconcile.
@@ -38,7 +42,7 @@ pub(super) struct Prober {
 }
 
 impl Prober {
-    /// The result of a probe, or of the last one if it is recent; `None` if all gateways are known to have the newest Secret.
+    /// The result of a probe, or of the last one if it is recent.
     ///
     /// # Errors
     /// When the endpoints cannot be listed. They are listed even if nothing is probed, so that a missing permission is reported early.
@@ -48,21 +52,18 @@ impl Prober {
         entry: &Entry,
         probe: &Probe,
         state: &ClusterState,
-    ) -> Result<Option<ProbeResult>, AgentError> {
+    ) -> Result<ProbeResult, AgentError> {
         let is_converging = state.journal.is_converging();
         // What is probed must be all endpoints. Otherwise only the permission matters.
         let params = if is_converging { ListParams::default() } else { from_watch_cache() };
         let targets = targets::of(client, &entry.namespace, &probe.reach, params).await?;
         self.has_listed = true;
-        if !is_converging {
-            self.last = None;
-            return Ok(None);
-        }
+        let interval = if is_converging { INTERVAL } else { IDLE_INTERVAL };
         if let Some((at, last_probe, result)) = &self.last
             && last_probe == probe
-            && at.elapsed() < INTERVAL
+            && at.elapsed() < interval
         {
-            return Ok(Some(result.clone()));
+            return Ok(result.clone());
         }
         let secret = |name: &str| state.stored_secret(name).map(|stored| &stored.secret);
         let canary = match entry.canary_name() {
@@ -71,7 +72,7 @@ impl Prober {
         };
         let result = probe_all(targets, &probe.hosts, canary).await;
         self.last = Some((Instant::now(), probe.clone(), result.clone()));
-        Ok(Some(result))
+        Ok(result)
     }
 }
 

@@ -195,7 +195,7 @@ impl Cluster {
             return None;
         }
         let served = reading.secrets.get(MANAGED).filter(|managed| managed.facts.denials.is_empty());
-        let end = served.and_then(|managed| managed.facts.chain.first()).map(|leaf| leaf.not_after);
+        let end = served.and_then(|managed| self.end_of(&managed.facts.chain));
         let is_held = end.is_some_and(|end| now < end - policy.propagation_delays.gateways.duration() * 2);
         // The end of an old CA overrides any pause, early enough for all steps that depend on it.
         let ends = |ca: &Certificate| ends(reading, ca, now);
@@ -208,6 +208,12 @@ impl Cluster {
             | Step::WriteSibling { .. }
             | Step::WriteConfigMap { .. } => false,
         })
+    }
+
+    /// When a chain ends, or the CA that issued it.
+    fn end_of(&self, chain: &[Certificate]) -> Option<Timestamp> {
+        let signer = chain.last().and_then(|last| self.signer_of(last));
+        chain.iter().chain(signer).map(|certificate| certificate.not_after).min()
     }
 
     /// A plan as text.
@@ -399,8 +405,8 @@ impl Cluster {
     /// next certificate, and later ones of its CA, even to clients that do not trust it.
     fn note_deadline(&mut self, chain: &[crate::trust::Certificate]) {
         let Some(served) = self.facts(MANAGED).and_then(|facts| facts.chain.first()) else { return };
-        let ca = self.signer_of(served).map_or(served.not_after, |ca| ca.not_after);
-        let end = ca.min(served.not_after) - self.entry.policy.propagation_delays.gateways.duration() * 2;
+        let Some(end) = self.facts(MANAGED).and_then(|facts| self.end_of(&facts.chain)) else { return };
+        let end = end - self.entry.policy.propagation_delays.gateways.duration() * 2;
         let Some(leaf) = chain.first().filter(|leaf| *leaf != served) else { return };
         let follows = self.forced.get(&served.fingerprint).is_some_and(Option::is_none)
             && leaf.authority_key_id == served.authority_key_id;

@@ -3,9 +3,8 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::cluster::Cluster;
-use crate::api::{Phase, ProbeTarget};
+use crate::api::ProbeTarget;
 use crate::connectivity;
-use crate::rotation::planner::rules::{Rule, applies};
 use crate::rotation::planner::{Answer, Endpoint, ProbeResult, Shown};
 use crate::trust::Certificate;
 
@@ -22,6 +21,7 @@ pub(super) struct Prober {
 }
 
 const PACE: SignedDuration = SignedDuration::from_secs(2);
+const CALM_PACE: SignedDuration = SignedDuration::from_secs(30);
 const LIFETIME: u64 = 100 * 3600;
 
 impl Cluster {
@@ -49,9 +49,8 @@ impl Cluster {
     /// When to probe again, if gateways may have an earlier content.
     pub(super) fn next_glance(&self) -> Option<Timestamp> {
         self.entry.policy.probe.target.as_ref().filter(|_| !self.prober.is_lost)?;
-        let rotates = || self.entry.status.phase.is_some_and(|phase| phase != Phase::Steady);
-        let is_probed = self.journal.1.is_converging() || applies(Rule::ProbeUntilSteady) && rotates();
-        is_probed.then_some(self.now + self.agent.clock + PACE)
+        let pace = if self.journal.1.is_converged() { CALM_PACE } else { PACE };
+        self.journal.1.is_converging().then_some(self.now + self.agent.clock + pace)
     }
 
     /// A client certificate of the newest CA.
@@ -66,7 +65,8 @@ impl Cluster {
             let leaf = self.sign(&ca, "canary", LIFETIME);
             self.prober.canary = Some((ca, leaf));
         }
-        self.prober.canary.iter().map(|(_, leaf)| leaf.clone()).collect()
+        let canary = self.prober.canary.clone();
+        canary.map(|(ca, leaf)| self.chain_of(leaf, &ca)).unwrap_or_default()
     }
 
     fn endpoint(&mut self, replica: usize, canary: &[Certificate]) -> Endpoint {
