@@ -108,7 +108,7 @@ pub(super) fn seconds(seconds: u64) -> SignedDuration {
 const CA_LIFETIME: u64 = 10 * HOUR;
 const LAST_LIFETIME: u64 = 100 * HOUR;
 /// The lifetime of a first CA that ends during a history, and the latest time of the rotation before.
-const SHORT_LIFETIME: u64 = 100 * MINUTE;
+pub(super) const SHORT_LIFETIME: u64 = 100 * MINUTE;
 const IN_TIME: u64 = 50 * MINUTE;
 
 /// Random change windows: ten or thirty minutes of every second hour.
