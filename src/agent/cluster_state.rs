@@ -343,6 +343,16 @@ impl ClusterState {
         self.certificate_of_secret.get(secret).map(String::as_str)
     }
 
+    /// Records why the API server refused the last request to reissue Certificates, by qualified name.
+    pub(super) fn record_refused(&mut self, refused: &BTreeMap<&str, String>) {
+        let clients = self.clients.iter_mut().filter_map(|client| client.certificate.as_mut());
+        let further = self.presented_also.iter_mut().filter_map(|also| also.certificate.as_mut());
+        let own = [&mut self.source_certificate, &mut self.canary_certificate];
+        for certificate in clients.chain(further).chain(own.into_iter().flatten()) {
+            certificate.refused = refused.get(certificate.name.as_str()).cloned();
+        }
+    }
+
     /// Treats these Secrets as those of declared clients.
     pub(super) fn declare_clients(&mut self, names: impl IntoIterator<Item = String>) {
         self.clients = names.into_iter().filter_map(|name| self.client(&name)).collect();
@@ -658,6 +668,7 @@ fn issuance(certificate: &DynamicObject) -> Issuance {
         failed: certificate.data["status"]["lastFailureTime"].as_str().and_then(|at| at.parse().ok()),
         name: certificate.metadata.name.clone().unwrap_or_default(),
         is_issuing: condition(certificate, "Issuing").is_some(),
+        refused: None,
         renewal: RenewalPolicy::of(&certificate.data["spec"]["renewal"]),
     }
 }

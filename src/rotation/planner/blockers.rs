@@ -132,10 +132,7 @@ impl<'a> Blockers<'a> {
         let certificate = certificate.filter(|certificate| !certificate.is_issuing && self.is_ahead(deadline))?;
         let blocker = certificate.renewal.blocker(self.view.now)?;
         let name = &certificate.name;
-        let renew = match name.split_once('/') {
-            Some((namespace, name)) => format!("cmctl renew {name} -n {namespace}"),
-            None => format!("cmctl renew {name}"),
-        };
+        let renew = renew_command(name);
         let advice = match deadline {
             Some(at) => format!(
                 "Renew it before {at}, when it is reissued regardless because a CA that it depends on expires: {renew}"
@@ -225,6 +222,22 @@ impl<'a> Blockers<'a> {
     fn is_ahead(&self, deadline: Option<Timestamp>) -> bool {
         deadline.is_none_or(|at| self.view.now < at)
     }
+}
+
+/// The command with which a person renews a Certificate.
+fn renew_command(certificate: &str) -> String {
+    match certificate.split_once('/') {
+        Some((namespace, name)) => format!("cmctl renew {name} -n {namespace}"),
+        None => format!("cmctl renew {certificate}"),
+    }
+}
+
+/// The wait for a Certificate whose reissue the API server refuses.
+pub(super) fn refused_reissue(certificate: &Issuance) -> Option<Pause> {
+    let (name, refused) = (&certificate.name, certificate.refused.as_ref().filter(|_| !certificate.is_issuing)?);
+    let refused = refused.trim_end_matches('.');
+    let renew = renew_command(name);
+    Some(Pause::for_action(format!("Certificate {name} is not reissued. {refused}. Or renew it yourself: {renew}")))
 }
 
 impl SwitchBlocker {

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::blockers::{
     Blockers, Pause, SwitchBlocker, TrustSourceBlocker, client_deadline, clients_that, config_map_blocker,
-    needs_restart, restart_help, serving_deadline, unlisted_clients,
+    needs_restart, refused_reissue, restart_help, serving_deadline, unlisted_clients,
 };
 use super::bundles::{Bundles, PlannedBundle};
 use super::history::{View, admits, authorities, holds, migrated, verifies, verifies_to_the_end};
@@ -305,6 +305,12 @@ impl Decided {
     fn reissue(&mut self, certificate: &Issuance) {
         self.steps.push(Step::Reissue { certificate: certificate.name.clone() });
     }
+
+    /// Requests a reissue, and says why the API server refused the last request.
+    fn reissue_for(&mut self, step: StepName, certificate: &Issuance) {
+        self.reissue(certificate);
+        self.waits.extend(refused_reissue(certificate).map(|pause| pause.wait(step)));
+    }
 }
 
 fn decide(view: &View<'_>, blockers: &Blockers<'_>, bundles: &Bundles, canary: Option<&Issuance>) -> Decided {
@@ -327,7 +333,7 @@ fn decide(view: &View<'_>, blockers: &Blockers<'_>, bundles: &Bundles, canary: O
         decided.wait_for_action(StepName::ExpandTrust, reason);
     }
     if let Some(certificate) = canary {
-        decided.reissue(certificate);
+        decided.reissue_for(view.gateway_step, certificate);
     }
     learn_ca(view, blockers, &mut decided);
     promote(view, blockers, &mut decided);
@@ -461,7 +467,7 @@ fn learn_ca(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
                 let reason = format!("{rejected}. {}", pause.reason);
                 decided.waits.push(Pause { reason, ..pause }.wait(StepName::ExpandTrust));
             }
-            None => decided.reissue(certificate),
+            None => decided.reissue_for(StepName::ExpandTrust, certificate),
         }
     }
 }
@@ -626,6 +632,12 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
         decided.wait(step, known, "The webhook may not know the clients' new bundle yet");
         return;
     }
+    // A refused request takes no place of another.
+    let (refused, certificates): (Vec<_>, Vec<_>) =
+        certificates.into_iter().partition(|certificate| refused_reissue(certificate).is_some());
+    refused.iter().for_each(|certificate| decided.reissue(certificate));
+    let refused = refused.into_iter().filter_map(refused_reissue).collect();
+    decided.waits.extend(pause_waits(step, refused));
     let certificates_of_clients = view.snapshot.clients.iter().filter_map(|client| client.certificate.as_ref());
     let room = AT_ONCE.saturating_sub(certificates_of_clients.filter(|certificate| certificate.is_issuing).count());
     for certificate in certificates.iter().filter(|certificate| !certificate.is_issuing).take(room) {
@@ -698,7 +710,7 @@ fn reissue_source(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decide
         (Some(pause), _, _) => decided.waits.push(pause.wait(step)),
         (None, Some(names), _) => decided.waits.push(lacking(view, &names).wait(step)),
         (None, None, Some(reason)) => decided.wait_for_action(step, reason),
-        (None, None, None) => decided.reissue(certificate),
+        (None, None, None) => decided.reissue_for(step, certificate),
     }
 }
 
@@ -735,7 +747,10 @@ fn reissue_further_certificates(view: &View<'_>, blockers: &Blockers<'_>, decide
         let pause = blockers.reissue_pause(Some(certificate), serving_deadline(view, chain));
         match pause.or_else(lagging).or_else(switch) {
             Some(pause) => pauses.push(pause),
-            None => decided.reissue(certificate),
+            None => {
+                decided.reissue(certificate);
+                pauses.extend(refused_reissue(certificate));
+            }
         }
     }
     decided.waits.extend(pause_waits(StepName::ReissueServingCertificate, pauses));

@@ -193,6 +193,8 @@ pub struct Issuance {
     pub failed: Option<Timestamp>,
     /// Whether it is being issued now.
     pub is_issuing: bool,
+    /// Why the API server refused the last request to reissue it, and what to do: a sentence.
+    pub refused: Option<String>,
     /// When its owner allows a renewal.
     pub renewal: RenewalPolicy,
 }

@@ -23,6 +23,7 @@ mod prober;
 mod profiles;
 mod properties;
 mod readers;
+mod refused;
 mod renewal;
 mod scene;
 mod several_signers;

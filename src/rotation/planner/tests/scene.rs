@@ -47,6 +47,8 @@ pub(super) struct Scene {
     pub(super) issued: Option<Timestamp>,
     /// Whether it is being reissued.
     pub(super) is_issuing: bool,
+    /// Why its reissue was refused.
+    pub(super) refused: Option<String>,
     pub(super) bundle_readers: Vec<ClientState>,
     pub(super) trust_loaders: Vec<TrustLoader>,
     pub(super) unlisted_namespaces: Vec<String>,
@@ -120,6 +122,7 @@ impl Scene {
             pending: None,
             issued: None,
             is_issuing: false,
+            refused: None,
             bundle_readers: Vec::new(),
             trust_loaders: Vec::new(),
             unlisted_namespaces: Vec::new(),
@@ -162,6 +165,7 @@ impl Scene {
                 name: "gateway".to_owned(),
                 issued: self.issued,
                 is_issuing: self.is_issuing,
+                refused: self.refused.clone(),
                 renewal: self.renewal[1].clone(),
                 ..Issuance::default()
             }),

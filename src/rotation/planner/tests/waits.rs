@@ -20,12 +20,14 @@ enum Act {
 }
 
 /// A part of the reason, and whether a person has to act. More specific texts come first.
-const WAITS: [(&str, Act); 40] = [
+const WAITS: [(&str, Act); 41] = [
     // Waits of several steps.
     ("may have earlier CAs of", Act::Sometimes),
     // Waits of probes. Without a probe, the propagation delay ends the wait, even if the canary is not renewed.
     ("Gateways have earlier content of the managed Secret", Act::Sometimes),
     ("so propagationDelays.gateways is assumed", Act::No),
+    // A refused write: every step that reissues a Certificate.
+    ("is not reissued. ", Act::Yes),
     // Pauses, change windows and renewal policies.
     ("spec.paused is true", Act::Yes),
     ("No change window of the RotationPolicy is open", Act::No),
