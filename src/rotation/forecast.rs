@@ -313,7 +313,7 @@ fn representatives(clients: &[ClientState]) -> Vec<ClientState> {
     let mut kinds = BTreeSet::new();
     let is_first = |client: &&ClientState| {
         let kind = match &client.certificate {
-            Some(certificate) => format!("{:?}", certificate.renewal),
+            Some(certificate) => format!("{:?} {:?}", certificate.renewal, certificate.blocked),
             None => client.name.clone(),
         };
         kinds.insert((client.certificate.is_some(), kind, client.loads_once))

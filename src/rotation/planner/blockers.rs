@@ -130,8 +130,12 @@ impl<'a> Blockers<'a> {
         }
         // A Certificate that is already being issued needs no permission.
         let certificate = certificate.filter(|certificate| !certificate.is_issuing && self.is_ahead(deadline))?;
-        let blocker = certificate.renewal.blocker(self.view.now)?;
         let name = &certificate.name;
+        if let Some(blocked) = &certificate.blocked {
+            let reason = format!("Certificate {name} is not reissued. {blocked}");
+            return Some(Pause { until: deadline, ..Pause::for_action(reason) });
+        }
+        let blocker = certificate.renewal.blocker(self.view.now)?;
         let renew = renew_command(name);
         let advice = match deadline {
             Some(at) => format!(
@@ -147,7 +151,8 @@ impl<'a> Blockers<'a> {
     /// Why a client's Certificate is not reissued.
     pub(super) fn client_pause(&self, client: &ClientState) -> Option<Pause> {
         let certificate = client.certificate.as_ref();
-        let is_closed = |one: &Issuance| !one.is_issuing && one.renewal.blocker(self.view.now).is_some();
+        let is_closed =
+            |one: &Issuance| !one.is_issuing && (one.blocked.is_some() || one.renewal.blocker(self.view.now).is_some());
         // Deadlines are computed only if necessary, since they cost signature checks.
         if self.pause.is_none() && !certificate.is_some_and(is_closed) {
             return None;

@@ -193,6 +193,8 @@ pub struct Issuance {
     pub failed: Option<Timestamp>,
     /// Whether it is being issued now.
     pub is_issuing: bool,
+    /// Why its reissue must not be requested, and what to do: a sentence without its full stop.
+    pub blocked: Option<String>,
     /// Why the API server refused the last request to reissue it, and what to do: a sentence.
     pub refused: Option<String>,
     /// When its owner allows a renewal.

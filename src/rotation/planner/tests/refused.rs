@@ -66,3 +66,18 @@ fn a_refused_reissue_of_the_serving_certificate_is_a_wait() {
     let wait = plan.waits.iter().find(|wait| wait.step == StepName::ReissueServingCertificate).expect("a wait");
     assert!(wait.needs_action && wait.reason.starts_with("Certificate gateway is not reissued. "), "{wait:?}");
 }
+
+#[test]
+fn a_reissue_that_is_blocked_is_not_requested_and_predicted() {
+    let (old, new) = (ca("old"), ca("new"));
+    let blocked = "Certificates a, b write the same Secret checkout";
+    let mut client = client("checkout", &old, false);
+    client.certificate.as_mut().unwrap().blocked = Some(blocked.to_owned());
+    let plan = scene(&old, &new).plan_with(vec![client]);
+    assert!(reissues(&plan).is_empty(), "{:?}", plan.steps);
+    let [wait] = waits(&plan)[..] else { panic!("{:?}", plan.waits) };
+    assert_eq!(
+        (wait.reason.as_str(), wait.needs_action),
+        (&*format!("Certificate checkout is not reissued. {blocked}"), true)
+    );
+}
