@@ -247,7 +247,8 @@ impl<'s> Simulation<'s> {
                     PairOf::Source => self.source.as_ref(),
                 };
                 let chain = from.map(|facts| facts.chain.clone()).unwrap_or_default();
-                self.managed = Some(SecretSummary { anchors: trust.clone(), chain, ..SecretSummary::default() });
+                let written = SecretSummary { anchors: trust.clone(), chain, ..SecretSummary::default() };
+                self.managed = Some(written.with_lists_of(planner::list_source(&self.seen())));
             }
             Step::WriteSibling { trust } => {
                 write(&mut self.managed_sibling, trust, self.real.source_sibling);
@@ -303,8 +304,8 @@ fn presented(also: FurtherCertificate, now: Timestamp) -> FurtherCertificate {
 }
 
 fn write(kept: &mut Copied, trust: &[Certificate], source: Option<&SecretSummary>) {
-    let revocation = source.and_then(|source| source.revocation.clone());
-    kept.facts = Some(SecretSummary { anchors: trust.to_vec(), revocation, ..SecretSummary::default() });
+    let written = SecretSummary { anchors: trust.to_vec(), ..SecretSummary::default() };
+    kept.facts = Some(written.with_lists_of(source));
 }
 
 /// One client for each group of clients that a rotation treats in the same way. Clients without a Certificate are not

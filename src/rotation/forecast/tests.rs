@@ -40,13 +40,22 @@ fn client(authority: &Authority, name: &str, is_issued: bool) -> ClientState {
 
 /// What is forecast for a GatewaySecret in phase Steady, and the condition's message.
 fn forecast_of(change: impl FnOnce(&mut Entry, &mut Vec<ClientState>)) -> (Forecast, String) {
-    let old = ca("old");
+    forecast_with(&ca("old"), |_| {}, change)
+}
+
+/// The same with a change of the source Secret.
+fn forecast_with(
+    old: &Authority,
+    change_source: impl FnOnce(&mut SecretSummary),
+    change: impl FnOnce(&mut Entry, &mut Vec<ClientState>),
+) -> (Forecast, String) {
     let mut entry = Entry { status: GatewaySecretStatus::default(), ..entry("mesh", "root", "gw") };
     entry.resolved.ca_secret_ref = Some("ca".into());
     entry.spec.clients.all_declared = true;
-    let mut clients = vec![client(&old, "payments", true)];
+    let mut clients = vec![client(old, "payments", true)];
     change(&mut entry, &mut clients);
-    let (ca, source) = (source(&old), pair(&old));
+    let (ca, mut source) = (source(old), pair(old));
+    change_source(&mut source);
     let with_ca = entry.resolved.ca_secret_ref.is_some();
     let is_here = entry.ca_namespaces().is_empty();
     let issuer = entry.spec.issuer_secret_name.as_ref().filter(|_| is_here).map(|_| &ca);
@@ -94,6 +103,26 @@ fn a_rotation_of_declared_clients_completes() {
     // Without a Secret of the CA, the new CA reaches the source Secret when its Certificate is reissued.
     let (forecast, message) = forecast_of(|entry, _| entry.resolved.ca_secret_ref = None);
     assert!(forecast.completes, "{message}");
+}
+
+#[test]
+fn it_stops_where_revocation_lists_do_not_cover_the_new_ca() {
+    for has_ca in [true, false] {
+        let old = ca("old");
+        let text = old.crl_pem(2029, 2031, &[]);
+        let lists = crate::trust::bundle::read(text.as_bytes()).crls;
+        let (forecast, message) = forecast_with(
+            &old,
+            |source| (source.lists, source.revocation) = (lists, Some("lists".to_owned())),
+            |entry, _| {
+                if !has_ca {
+                    entry.resolved.ca_secret_ref = None;
+                }
+            },
+        );
+        assert!(!forecast.completes, "{message}");
+        assert!(message.contains("Add its list to ca.crl of Secret root"), "{message}");
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::registry::Entry;
 use crate::rotation::SecretSummary;
 use crate::rotation::journal::{Authority, Client, CutOff, Journal, Version};
 use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader};
-use crate::trust::credential::CA_KEYS;
+use crate::trust::credential::{CA_KEYS, CRL_KEYS};
 use crate::trust::equivalence::are_equivalent;
 use crate::trust::{Certificate, EXPIRED, Finding, bundle, field, is_distrusted};
 
@@ -612,8 +612,8 @@ fn unconverged(gateways: &[&Version], issuers: &[Certificate], delay: Period) ->
 /// an expired certificate.
 fn served_chain<'a>(snapshot: &Snapshot<'a>) -> Option<&'a [Certificate]> {
     let is_kept = snapshot.entry.policy.on_serving_certificate_expiry == OnServingCertificateExpiry::Keep;
-    let spares_pair =
-        |finding: &Finding| CA_KEYS.iter().any(|key| finding.field == field(key)) || is_kept && finding.rule == EXPIRED;
+    let of_bundle = |finding: &Finding| CA_KEYS.iter().chain(&CRL_KEYS).any(|key| finding.field == field(key));
+    let spares_pair = |finding: &Finding| of_bundle(finding) || is_kept && finding.rule == EXPIRED;
     let managed = snapshot.managed.filter(|managed| managed.denials.iter().all(spares_pair))?;
     non_empty(&managed.chain)
 }

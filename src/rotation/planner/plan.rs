@@ -10,6 +10,7 @@ use super::blockers::{
 };
 use super::bundles::{Bundles, PlannedBundle};
 use super::history::{View, admits, authorities, holds, migrated, verifies, verifies_to_the_end};
+use super::revocation::list_source;
 use super::snapshot::{ClientState, Issuance, Pending, Snapshot, TrustCopy};
 use super::{consumers, history, probe};
 use crate::api::names::{ADOPT, CACERT_SUFFIX};
@@ -319,6 +320,8 @@ fn decide(view: &View<'_>, blockers: &Blockers<'_>, bundles: &Bundles, canary: O
         Mode::Copy => copy_source(view, blockers, &mut decided),
         Mode::Bundle => write_managed(view, blockers, bundles, &mut decided),
     }
+    let unlisted = bundles.unlisted.iter().map(|reason| Pause::for_action(reason.as_str()).wait(StepName::ExpandTrust));
+    decided.waits.extend(unlisted);
     let copies = bundles.config_maps.iter().cloned();
     decided.steps.extend(copies.map(|(source, trust)| Step::WriteConfigMap { source, trust }));
     for map in &view.snapshot.config_maps {
@@ -362,7 +365,10 @@ fn missing_signers(view: &View<'_>) -> impl Iterator<Item = String> {
 /// Mode `Copy`: the managed Secret holds what the source Secret does.
 fn copy_source(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
     let Ok(source) = view.snapshot.usable_source() else { return };
-    let is_copy = |held: &SecretSummary| held.anchors == source.anchors && held.chain == source.chain;
+    let lists = list_source(view.snapshot).and_then(|lists| lists.revocation.as_ref());
+    let is_copy = |copy: &SecretSummary| {
+        copy.anchors == source.anchors && copy.chain == source.chain && copy.revocation.as_ref() == lists
+    };
     if view.snapshot.managed.is_some_and(is_copy) {
         return;
     }
@@ -375,7 +381,7 @@ fn copy_source(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) 
 /// Mode `Bundle`: the managed Secret holds the gateways' bundle, and the source Secret's pair once clients verify it.
 fn write_managed(view: &View<'_>, blockers: &Blockers<'_>, bundles: &Bundles, decided: &mut Decided) {
     let gateways = &bundles.gateways;
-    if gateways.trust.is_empty() {
+    if bundles.managed.is_empty() {
         return;
     }
     let pair = match (view.served_chain, view.source_chain) {
@@ -400,9 +406,11 @@ fn write_managed(view: &View<'_>, blockers: &Blockers<'_>, bundles: &Bundles, de
     }
     // If the agent wrote the content itself, another write would not correct it.
     let is_ours = |held: &SecretSummary| held.denials.is_empty() || held.is_plain;
-    let is_written = view.snapshot.managed.is_some_and(|held| held.anchors == gateways.trust && is_ours(held));
+    let lists = list_source(view.snapshot).and_then(|lists| lists.revocation.as_ref());
+    let is_current = |stored: &SecretSummary| stored.anchors == bundles.managed && stored.revocation.as_ref() == lists;
+    let is_written = view.snapshot.managed.is_some_and(|stored| is_current(stored) && is_ours(stored));
     if !is_written || pair == PairOf::Source {
-        decided.steps.push(Step::WriteManaged { trust: gateways.trust.clone(), pair });
+        decided.steps.push(Step::WriteManaged { trust: bundles.managed.clone(), pair });
     } else if !view.client_issuers.iter().all(|ca| gateways.trust.contains(ca)) || gateways.needed > 0 {
         let who = clients_that(view, |_, held| !migrated(&view.client_issuers, &held.chain, view.now));
         let who = who.map(|who| format!(": {who}")).unwrap_or_default();

@@ -219,7 +219,10 @@ impl Scene {
                 Step::WriteManaged { trust, pair } => {
                     let from = if *pair == PairOf::Source { Some(&self.source) } else { self.managed.as_ref() };
                     let chain = from.map(|facts| facts.chain.clone()).unwrap_or_default();
-                    self.managed = Some(SecretSummary { anchors: trust.clone(), chain, ..SecretSummary::default() });
+                    let written = SecretSummary { anchors: trust.clone(), chain, ..SecretSummary::default() };
+                    let has_lists = self.source.revocation.is_some() || self.source.has_no_lists;
+                    let lists = if has_lists { Some(&self.source) } else { self.managed.as_ref() };
+                    self.managed = Some(written.with_lists_of(lists));
                 }
                 Step::WriteSibling { trust } => {
                     self.managed_sibling = Some(SecretSummary { anchors: trust.clone(), ..SecretSummary::default() });

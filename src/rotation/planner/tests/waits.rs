@@ -20,7 +20,7 @@ enum Act {
 }
 
 /// A part of the reason, and whether a person has to act. More specific texts come first.
-const WAITS: [(&str, Act); 41] = [
+const WAITS: [(&str, Act); 42] = [
     // Waits of several steps.
     ("may have earlier CAs of", Act::Sometimes),
     // Waits of probes. Without a probe, the propagation delay ends the wait, even if the canary is not renewed.
@@ -36,6 +36,7 @@ const WAITS: [(&str, Act); 41] = [
     ("no window of spec.renewal.windows is open until", Act::No),
     ("spec.renewal.windows", Act::Yes),
     // Step ExpandTrust.
+    ("Revocation lists are in use", Act::Yes),
     ("Configure the issuer to use one CA", Act::Yes),
     ("is being reissued to obtain the CA", Act::No),
     ("to obtain the CA", Act::No),
