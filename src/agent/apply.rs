@@ -37,7 +37,8 @@ pub(super) fn check_single_writer(entry: &Entry, state: &ClusterState) -> Result
     for name in owned_objects::written_names(entry) {
         if let Some(certificate) = state.writer(&name).map(str::to_owned) {
             let instead = if name == entry.managed_name() { entry.source_name() } else { "another name" }.to_owned();
-            return Err(AgentError::TwoWriters { name, certificate, instead });
+            let owner = state.owner_of_certificate(&certificate).map(str::to_owned);
+            return Err(AgentError::TwoWriters { name, certificate, instead, owner });
         }
     }
     Ok(())

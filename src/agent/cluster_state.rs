@@ -19,7 +19,7 @@ use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, RELOAD, RELOAD_NEVER, journ
 use crate::api::{AdditionalTrust, MirroredFile, SourceKind, TrustConsumer};
 use crate::consumer;
 use crate::json::Json;
-use crate::registry::Entry;
+use crate::registry::{Entry, owner_of_certificate};
 use crate::rotation::journal::Journal;
 use crate::rotation::planner::{
     AdditionalSource, CaConfigMap, Canary, ClientState, FurtherCertificate, Issuance, Pending, ProbeResult, Snapshot,
@@ -44,6 +44,8 @@ pub(super) struct ClusterState {
     canary_certificate: Option<Issuance>,
     /// Names of the Certificates that write Secrets, by the Secret's name.
     certificates_of_secret: BTreeMap<String, BTreeSet<String>>,
+    /// The objects for which cert-manager makes Certificates, by the Certificate's name.
+    owners_of_certificates: BTreeMap<String, String>,
     /// The result of probing the gateways, if they were probed.
     pub(super) probe_result: Option<ProbeResult>,
     /// Why the gateways cannot be probed.
@@ -321,6 +323,7 @@ impl ClusterState {
             source_certificate: None,
             canary_certificate: None,
             certificates_of_secret: BTreeMap::new(),
+            owners_of_certificates: BTreeMap::new(),
             probe_result: None,
             not_probed: None,
             readers: Vec::new(),
@@ -339,12 +342,18 @@ impl ClusterState {
         self.certificates_of_secret.get(secret)?.first().map(String::as_str)
     }
 
+    /// The Gateway, ListenerSet or Ingress for which cert-manager makes a Certificate.
+    pub(super) fn owner_of_certificate(&self, certificate: &str) -> Option<&str> {
+        self.owners_of_certificates.get(certificate).map(String::as_str)
+    }
+
     /// Takes the clients from cert-manager's objects, and those of `spec.clients.secretNames`, of which some have a Certificate, too.
     fn take_certificates(&mut self, entry: &Entry, own: &CertManagerState, others: &[CertManagerState]) {
         let all = || std::iter::once(own).chain(others);
         for (secret, certificate) in all().flat_map(|issued| issued.certificates_of_secrets(entry)) {
             self.certificates_of_secret.entry(secret).or_default().insert(certificate);
         }
+        self.owners_of_certificates = all().flat_map(|issued| issued.owners(entry)).collect();
         let named = entry.spec.clients.secret_names.iter().filter_map(|name| {
             let pending = own.certificate_of(name).and_then(|certificate| own.pending(certificate));
             Some(ClientState { certificate: own.issuance_of(name), pending, ..self.client(name)? })
@@ -666,6 +675,16 @@ impl CertManagerState {
         self.certificates.iter().filter_map(pair)
     }
 
+    /// Names of Certificates, each with the kind and name of the object for which cert-manager makes it.
+    fn owners(&self, entry: &Entry) -> impl Iterator<Item = (String, String)> {
+        let pair = |certificate: &DynamicObject| {
+            let owner = owner_of_certificate(&serde_json::to_value(&certificate.metadata).ok()?)?;
+            let (namespace, name) = (certificate.metadata.namespace.as_deref()?, certificate.metadata.name.as_deref()?);
+            Some((entry.qualified(namespace, name), owner))
+        };
+        self.certificates.iter().filter_map(pair)
+    }
+
     /// The first Certificate that writes a Secret.
     fn certificate_of(&self, name: &str) -> Option<&DynamicObject> {
         self.certificates.iter().find(|certificate| certificate.data["spec"]["secretName"] == name)
@@ -869,6 +888,25 @@ mod tests {
             assert_eq!(journal, plan(&journal));
             assert_eq!(journal.clients["payments"].versions.len(), 1);
         }
+    }
+
+    #[test]
+    fn the_remedy_for_a_certificate_of_a_gateway_s_annotation_is_to_remove_that() {
+        let (root, entry) = (ca("root"), entry("mesh", "root", "gw"));
+        let said = |change: &dyn Fn(&mut DynamicObject)| {
+            let mut issued = issued("gw", "gw", None, &root, "2030-01-01T00:00:00Z");
+            change(&mut issued[0]);
+            let state = state(&entry, vec![], &cert_manager(vec![issued]));
+            super::super::apply::check_single_writer(&entry, &state).expect_err("two writers").to_string()
+        };
+        let plain = said(&|_| {});
+        assert!(plain.ends_with("does not write it. Set spec.secretName of the Certificate to root"), "{plain}");
+        let of_gateway = said(&|certificate| {
+            let owner = json!([{ "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "name": "edge", "uid": "1", "controller": true }]);
+            certificate.metadata.owner_references = serde_json::from_value(owner).expect("an owner");
+        });
+        assert!(of_gateway.contains("makes this Certificate for Gateway edge and restores its fields"), "{of_gateway}");
+        assert!(of_gateway.ends_with("there, then set spec.secretName of the Certificate to root"), "{of_gateway}");
     }
 
     #[test]

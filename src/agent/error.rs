@@ -1,7 +1,7 @@
 //! Errors of the controller, and how to fix them.
 
 use crate::health::CheckResult;
-use crate::registry::ResolutionError;
+use crate::registry::{ResolutionError, remove_annotation};
 use crate::store::cluster;
 
 /// Why a reconcile failed.
@@ -46,8 +46,9 @@ pub enum AgentError {
     },
     /// cert-manager writes a Secret that the agent should write.
     #[error(
-        "Certificate {certificate} also writes Secret {name}, so the agent does not write it. Set spec.secretName of the Certificate to \
-         {instead}"
+        "Certificate {certificate} also writes Secret {name}, so the agent does not write it. {}et spec.secretName of the Certificate to \
+         {instead}",
+        remove_annotation(owner.as_deref())
     )]
     TwoWriters {
         /// The Secret.
@@ -56,6 +57,8 @@ pub enum AgentError {
         certificate: String,
         /// The Secret that the Certificate can write instead.
         instead: String,
+        /// The Gateway, ListenerSet or Ingress for which cert-manager makes the Certificate.
+        owner: Option<String>,
     },
     /// An object of `spec.trustBundleTargets` in another namespace is not declared by its owner, or its namespace is not listed.
     #[error(

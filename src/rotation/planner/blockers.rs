@@ -550,6 +550,20 @@ fn rename_help(entry: &Entry, reader: &TlsReader) -> String {
             "Allow the webhook to rewrite it: kubectl annotate {resource} -n {namespace} trustspan.dev/rewrite-"
         );
     }
+    if let Some(annotation) = reader.issuer_annotation {
+        let source = entry.source_name();
+        return format!(
+            "cert-manager would issue Secret {} by its annotation {annotation}, so the webhook does not rewrite it. Remove the annotation: \
+             Certificate {source} stays, and the webhook rewrites the Gateway",
+            entry.managed_name()
+        );
+    }
+    if reader.selects_others {
+        return format!(
+            "It does not select spec.workloadLabels, so the webhook does not rewrite it. Let it select these labels, or name Secret {} in it",
+            entry.managed_name()
+        );
+    }
     if reader.is_exported {
         return format!(
             "The webhook rewrites it if namespace {namespace} has a GatewaySecret for Secret {}. Otherwise let it name Secret {}, or limit it \
