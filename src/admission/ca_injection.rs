@@ -3,10 +3,9 @@
 
 use std::collections::HashSet;
 
-use super::connectivity::declared;
+use super::connectivity;
 use crate::api::Mode;
 use crate::api::names::CLIENT_LABEL;
-use crate::connectivity;
 use crate::json::Json;
 use crate::registry::{Entry, Registry};
 use crate::trust::{Certificate, bundle, decoded, is_distrusted};
@@ -16,10 +15,10 @@ pub(super) const KEY: &str = "ca.crt";
 
 /// The bundle to write into the Secret of a declared client; `None` if the Secret is not that of a declared client, or already has this bundle.
 pub(super) fn wanted(object: &Json<'_>, namespace: &str, registry: &Registry) -> Option<Vec<Certificate>> {
-    let entry = declared(object["metadata"]["labels"][CLIENT_LABEL].as_str(), namespace, registry)?;
+    let entry = client_of(object, namespace, registry)?;
     let stored = decoded(object["data"].as_object()?.get(KEY).and_then(Json::as_str).unwrap_or_default())?;
     let present = certificates(&stored)?;
-    let bundle = connectivity::observed(&entry.status.client_bundle);
+    let bundle = crate::connectivity::observed(&entry.status.client_bundle);
     if entry.spec.mode != Mode::Bundle || bundle.is_empty() {
         return None;
     }
@@ -27,6 +26,18 @@ pub(super) fn wanted(object: &Json<'_>, namespace: &str, registry: &Registry) ->
     let is_canonical = present.len() != 1 || present.iter().all(|ca| stored == ca.pem().into_bytes());
     let wanted = whole(entry, bundle, &present);
     (wanted != present || !is_canonical).then_some(wanted)
+}
+
+/// The GatewaySecret that has this Secret as a client: by its label, or in the same namespace by `spec.clients.secretNames`.
+fn client_of<'r>(object: &Json<'_>, namespace: &str, registry: &'r Registry) -> Option<&'r Entry> {
+    let metadata = &object["metadata"];
+    let labelled = connectivity::declared(metadata["labels"][CLIENT_LABEL].as_str(), namespace, registry);
+    let name = metadata["name"].as_str().unwrap_or_default();
+    let names = |entry: &&Entry| {
+        entry.namespace == namespace && entry.spec.clients.secret_names.iter().any(|named| named == name)
+    };
+    let mut entries = registry.entries().iter().map(AsRef::as_ref);
+    labelled.or_else(|| entries.find(|entry| names(entry) && registry.conflict(entry).is_none()))
 }
 
 /// The bundle of the GatewaySecret, followed by the other CAs that the issuer or the user wrote.
@@ -110,6 +121,21 @@ mod tests {
         assert_eq!(names(&["apps"], "mesh_gateway"), Some(2));
         assert_eq!(names(&[], "mesh_gateway"), None, "the GatewaySecret does not list the namespace");
         assert_eq!(names(&["apps"], "gateway"), None, "the label names a GatewaySecret in the same namespace");
+    }
+
+    #[test]
+    fn adds_the_bundle_to_a_named_client_of_the_same_namespace() {
+        let (old, new) = (ca("old"), ca("new"));
+        let mut entry = registry(&[&new, &old]).entries()[0].as_ref().clone();
+        entry.spec.clients.secret_names = vec!["payments".to_owned()];
+        let registry = Registry::new([entry]);
+        let cas = |namespace: &str, name: &str| {
+            let mut object = client(&[&new]);
+            object["metadata"] = json!({"name": name.to_owned()});
+            wanted(&object, namespace, &registry).map(|cas| cas.len())
+        };
+        assert_eq!(cas("mesh", "payments"), Some(2));
+        assert_eq!((cas("mesh", "checkout"), cas("apps", "payments")), (None, None));
     }
 
     #[test]

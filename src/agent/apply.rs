@@ -1,14 +1,18 @@
 //! Applies steps. Each update carries the resourceVersion of the object that the plan was computed from, so the API server rejects it
 //! with a conflict if the object has changed since.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use kube::Client;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::json;
+use tokio::time::{Instant, timeout};
 
 use super::cluster_state::{ClusterState, config_maps, objects, secrets};
 use super::desired_object::DesiredObject;
 use super::owned_objects;
+use super::write_failures::{PlannedWrite, WriteFailures};
 use super::{AgentError, FIELD_MANAGER};
 use crate::api::names::journal_name;
 use crate::api::{GatewaySecretStatus, SourceKind};
@@ -20,6 +24,9 @@ use crate::store::cluster;
 /// Field manager of the condition that requests a reissue from cert-manager.
 const REISSUE_MANAGER: &str = "trustspan-agent-reissue";
 
+/// Timeout of one step, so that a request without an answer leaves time for the others. Admission webhooks have 10 s by default.
+const STEP_TIMEOUT: Duration = Duration::from_secs(12);
+
 /// Parameters of a server-side apply.
 pub(super) fn apply_params() -> PatchParams {
     PatchParams::apply(FIELD_MANAGER).force()
@@ -30,14 +37,60 @@ pub(super) fn check_single_writer(entry: &Entry, state: &ClusterState) -> Result
     for name in owned_objects::written_names(entry) {
         if let Some(certificate) = state.writer(&name).map(str::to_owned) {
             let instead = if name == entry.managed_name() { entry.source_name() } else { "another name" }.to_owned();
-            return Err(AgentError::TwoWriters { name, certificate, instead });
+            let owner = state.owner_of_certificate(&certificate).map(str::to_owned);
+            return Err(AgentError::TwoWriters { name, certificate, instead, owner });
+        }
+    }
+    Ok(())
+}
+
+/// What happened to the steps of a plan.
+#[derive(Debug, Default)]
+pub(super) struct AppliedSteps {
+    /// Those that succeeded.
+    pub(super) applied: Vec<Step>,
+    /// Whether a step failed that had not failed before.
+    pub(super) has_new_failure: bool,
+}
+
+/// Applies the steps of a plan. They are independent writes, so one that fails does not stop the others: it is recorded in `failures`, and tried
+/// again after its backoff.
+///
+/// # Errors
+/// When `may_write` fails, or an object has changed since it was read: a new plan is necessary. The steps before that are in `outcome`.
+pub(super) async fn apply_steps(
+    client: &Client,
+    (entry, state): (&Entry, &ClusterState),
+    steps: &[Step],
+    (failures, max_backoff): (&mut WriteFailures, Duration),
+    may_write: impl Fn() -> Result<(), AgentError>,
+    outcome: &mut AppliedSteps,
+) -> Result<(), AgentError> {
+    for step in steps {
+        let write = PlannedWrite::Step(step.clone());
+        if !failures.is_due(&write, Instant::now()) {
+            continue;
+        }
+        may_write()?;
+        let applied = timeout(STEP_TIMEOUT, apply_step(client, entry, state, step, Timestamp::now())).await;
+        let applied = applied.unwrap_or(Err(AgentError::NoAnswer));
+        match &applied {
+            Ok(()) => outcome.applied.push(step.clone()),
+            Err(error) if error.has_code(409) => return applied,
+            Err(_) => {}
+        }
+        let failure = applied.as_ref().err().map(ToString::to_string);
+        if failures.record(write, applied, Instant::now(), max_backoff) {
+            outcome.has_new_failure = true;
+            let (namespace, name, failure) = (&entry.namespace, &entry.name, failure.unwrap_or_default());
+            tracing::warn!(namespace, name, "step failed, retrying with a backoff: {failure}");
         }
     }
     Ok(())
 }
 
 /// Applies a step.
-pub(super) async fn apply_step(
+async fn apply_step(
     client: &Client,
     entry: &Entry,
     state: &ClusterState,
@@ -120,4 +173,114 @@ pub(super) async fn store_status(
     let api = objects(client, &entry.namespace, crate::api::GROUP, crate::api::VERSION, "GatewaySecret");
     let written = api.patch_status(&entry.name, &apply_params(), &Patch::Apply(object)).await;
     written.map(drop).map_err(|e| AgentError::api("patch", "gatewaysecrets.trustspan.dev/status", &entry.name, e))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use axum::http::{Request, Response};
+    use kube::client::Body;
+
+    use super::*;
+    use crate::registry::tests::entry;
+
+    const MAX: Duration = Duration::from_secs(30);
+
+    /// A client of an API server that answers requests for some Certificates with a code, and the names that were requested.
+    fn answering(answers: &'static [(&str, u16)]) -> (Client, Arc<Mutex<Vec<String>>>) {
+        let requested = Arc::new(Mutex::new(Vec::new()));
+        let log = requested.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let name = request.uri().path().rsplit('/').nth(1).unwrap_or_default().to_owned();
+            let code = answers.iter().find(|(refused, _)| *refused == name).map_or(200, |(_, code)| *code);
+            log.lock().expect("no panic").push(name.clone());
+            async move {
+                // Nothing answers.
+                if code == 0 {
+                    std::future::pending::<()>().await;
+                }
+                let body = match code {
+                    200 => {
+                        json!({ "apiVersion": "cert-manager.io/v1", "kind": "Certificate", "metadata": { "name": name } })
+                    }
+                    code => json!({
+                        "apiVersion": "v1", "kind": "Status", "status": "Failure", "code": code, "reason": "Refused",
+                        "message": "admission webhook \"protect\" denied the request",
+                    }),
+                };
+                Response::builder().status(code).body(Body::from(body.to_string().into_bytes()))
+            }
+        });
+        (Client::new(service, "default"), requested)
+    }
+
+    struct Applied {
+        names: Vec<String>,
+        requested: Vec<String>,
+        has_new_failure: bool,
+        outcome: Result<(), AgentError>,
+    }
+
+    async fn apply(answers: &'static [(&str, u16)], failures: &mut WriteFailures) -> Applied {
+        let ((client, requested), entry) = (answering(answers), entry("mesh", "root", "gw"));
+        let state = ClusterState::from_objects(&entry, [], [], None, Timestamp::now());
+        let steps = ["a", "b", "c"].map(|name| Step::Reissue { certificate: name.to_owned() });
+        let mut taken = AppliedSteps::default();
+        let outcome = apply_steps(&client, (&entry, &state), &steps, (failures, MAX), || Ok(()), &mut taken).await;
+        let name = |step: Step| if let Step::Reissue { certificate } = step { certificate } else { String::new() };
+        let requested = std::mem::take(&mut *requested.lock().expect("no panic"));
+        Applied {
+            names: taken.applied.into_iter().map(name).collect(),
+            requested,
+            has_new_failure: taken.has_new_failure,
+            outcome,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_step_that_fails_does_not_stop_the_others_and_is_retried_after_its_backoff() {
+        for code in [403, 422, 500, 0] {
+            let answers: &[(&str, u16)] = match code {
+                403 => &[("a", 403)],
+                422 => &[("a", 422)],
+                500 => &[("a", 500)],
+                _ => &[("a", 0)],
+            };
+            let mut failures = WriteFailures::default();
+            let first = apply(answers, &mut failures).await;
+            assert_eq!((first.names, first.has_new_failure), (vec!["b".to_owned(), "c".to_owned()], true), "{code}");
+            assert!(first.outcome.is_ok() && failures.reported().is_some());
+            let refused = failures.refused_reissues();
+            assert_eq!(refused.contains_key("a"), [403, 422].contains(&code), "{refused:?}");
+            // An event does not repeat it.
+            assert_eq!(apply(answers, &mut failures).await.requested, ["b", "c"], "{code}");
+            for seconds in [2, 4, 8] {
+                assert_eq!(failures.remaining(Instant::now()), Some(Duration::from_secs(seconds)));
+                tokio::time::advance(Duration::from_secs(seconds)).await;
+                let again = apply(answers, &mut failures).await;
+                assert_eq!((again.requested[0].as_str(), again.has_new_failure), ("a", false), "{code}");
+            }
+            tokio::time::advance(MAX).await;
+            assert_eq!(apply(&[], &mut failures).await.names, ["a", "b", "c"]);
+            assert!(failures.reported().is_none() && failures.condition_message().is_none());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_conflict_ends_the_plan() {
+        let mut failures = WriteFailures::default();
+        let applied = apply(&[("b", 409)], &mut failures).await;
+        assert_eq!(applied.names, ["a"]);
+        assert!(applied.outcome.is_err_and(|error| error.has_code(409)) && failures.reported().is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_condition_counts_the_writes_that_fail() {
+        let mut failures = WriteFailures::default();
+        apply(&[("a", 500), ("b", 403)], &mut failures).await;
+        let message = failures.condition_message().expect("two failures");
+        assert!(message.starts_with("1 of 2 failed writes: An admission webhook or policy"), "{message}");
+        assert_eq!(failures.reported().map(AgentError::reason), Some("Rejected"), "what needs a change comes first");
+    }
 }

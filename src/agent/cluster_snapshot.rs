@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kube::Client;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::gateway_pods::{PodGroup, ServedNamespaces};
 use crate::api::ProbeMode;
 use crate::registry::Entry;
 use crate::rotation::probe_target::{Probe, probe};
-use crate::rotation::readers::{ReaderTrust, TlsReader, readers};
+use crate::rotation::readers::{ReaderTrust, TlsReader, other_selectors, readers};
 use crate::store::{cluster, objects};
 
 /// The last lists. A kind that cannot be listed keeps its previous objects.
@@ -24,6 +24,8 @@ pub(super) struct ClusterSnapshot {
     pods: BTreeMap<BTreeMap<String, String>, Listed>,
     /// Which pods of other namespaces can be gateways.
     served: ServedNamespaces,
+    /// Pods of other labels that Gateways select which name a Secret of a GatewaySecret, by the GatewaySecret's namespace.
+    other_pods: BTreeMap<String, Listed>,
     /// Services by namespace.
     services: BTreeMap<String, Listed>,
 }
@@ -81,6 +83,9 @@ const GATEWAYS: [(&str, &str, &str); 6] = [
 /// Different workload labels of the GatewaySecrets of one namespace whose pods are listed: each list is of all namespaces.
 const WORKLOAD_LABELS: usize = 16;
 
+/// Different selectors of Gateways by which the pods of a namespace are listed.
+const OTHER_SELECTORS: usize = 4;
+
 impl ClusterSnapshot {
     /// Lists what these GatewaySecrets need.
     pub(super) async fn read(client: &Client, entries: &[&Entry], before: &Self) -> Self {
@@ -107,6 +112,15 @@ impl ClusterSnapshot {
             let listed = objects::pods(client, labels.iter().map(|(key, value)| (key.as_str(), value.as_str()))).await;
             let listed = Listed::of(listed, &format!("pods with {labels:?}"), before.pods.get(&labels));
             read.pods.insert(labels, listed);
+        }
+        let mut selectors: BTreeMap<&str, BTreeSet<BTreeMap<String, String>>> = BTreeMap::new();
+        for entry in entries {
+            selectors.entry(&entry.namespace).or_default().extend(other_selectors(entry, read.objects()));
+        }
+        for (namespace, selectors) in selectors.into_iter().filter(|(_, selectors)| !selectors.is_empty()) {
+            let listed = pods_that(client, namespace, selectors).await;
+            let listed = Listed::of(listed, &format!("pods of {namespace}"), before.other_pods.get(namespace));
+            read.other_pods.insert(namespace.to_owned(), listed);
         }
         let groups = read.pods.iter().flat_map(|(labels, pods)| elsewhere(entries, labels, pods.objects())).collect();
         read.served = ServedNamespaces::read(client, groups, &before.served).await;
@@ -155,7 +169,8 @@ impl ClusterSnapshot {
     /// The sources of trust that gateways use besides a GatewaySecret's managed Secret, and those that are unknown because their kind
     /// cannot be listed.
     pub(super) fn readers(&self, entry: &Entry) -> Vec<TlsReader> {
-        let pods: Vec<_> = self.pods_of(entry).iter().collect();
+        let others = self.other_pods.get(&entry.namespace);
+        let pods: Vec<_> = self.pods_of(entry).iter().chain(others.map(Listed::objects).unwrap_or_default()).collect();
         let mut readers = readers(entry, self.objects(), &pods);
         let unlisted = self.gateways.iter().filter(|((_, kind), _)| *kind != "ReferenceGrant");
         let unlisted = unlisted.filter_map(|((_, kind), listed)| match listed {
@@ -164,9 +179,14 @@ impl ClusterSnapshot {
         });
         let too_many = "the GatewaySecrets of this namespace have more than 16 different spec.workloadLabels";
         let pods = (!self.pods.contains_key(&entry.spec.workload_labels)).then_some(("Pods", too_many));
+        let others = others.and_then(|others| match others {
+            Listed::Forbidden(reason) | Listed::Failed(reason) => Some(("Pods", reason.as_str())),
+            Listed::Objects(_) => None,
+        });
         readers.extend(
             unlisted
                 .chain(pods)
+                .chain(others)
                 .map(|(kind, reason)| TlsReader::of(kind, "", ReaderTrust::Unlisted(reason.to_owned()))),
         );
         readers
@@ -201,6 +221,27 @@ impl ClusterSnapshot {
     }
 }
 
+/// The metadata of a namespace's pods that one of these selectors picks, and of all if there are many selectors: anyone can make Gateways.
+async fn pods_that(
+    client: &Client,
+    namespace: &str,
+    selectors: BTreeSet<BTreeMap<String, String>>,
+) -> kube::Result<Vec<Value>> {
+    let mut pods = Vec::new();
+    if selectors.len() > OTHER_SELECTORS {
+        pods = objects::pods_in(client, namespace, []).await?;
+    } else {
+        for selector in selectors {
+            let labels = selector.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+            pods.extend(objects::pods_in(client, namespace, labels).await?);
+        }
+    }
+    // A snapshot with other metadata would wake all reconcilers.
+    let labels: BTreeSet<_> = pods.iter().map(|pod| pod["metadata"]["labels"].to_string()).collect();
+    let labels = labels.iter().filter_map(|labels| serde_json::from_str::<Value>(labels).ok());
+    Ok(labels.map(|labels| json!({ "metadata": { "namespace": namespace, "labels": labels } })).collect())
+}
+
 fn key_of(entry: &Entry) -> (String, String) {
     (entry.namespace.clone(), entry.name.clone())
 }
@@ -229,7 +270,6 @@ fn labels_within_budget(entries: &[&Entry]) -> BTreeSet<BTreeMap<String, String>
 #[cfg(test)]
 mod tests {
     use kube::core::Status;
-    use serde_json::json;
 
     use super::*;
     use crate::registry::tests::entry;
@@ -304,6 +344,29 @@ mod tests {
         not_yet(&snapshot, &relabelled);
         // It was read when probe.target named a Service.
         not_yet(&ClusterSnapshot { services: BTreeMap::new(), ..snapshot }, &entry);
+    }
+
+    #[test]
+    fn a_gateway_with_another_selector_reads_if_it_selects_a_pod_there() {
+        let (entry, mut snapshot) = probed();
+        let second = json!({
+            "apiVersion": "networking.istio.io/v1", "kind": "Gateway", "metadata": {"namespace": "apps", "name": "second"},
+            "spec": {"selector": {"istio": "second"}, "servers": [{"tls": {"mode": "MUTUAL", "credentialName": "root"}}]},
+        });
+        let asked = other_selectors(&entry, [&second]);
+        assert_eq!(asked, BTreeSet::from([BTreeMap::from([("istio".to_owned(), "second".to_owned())])]));
+        snapshot.gateways.insert(GATEWAY, Listed::Objects(vec![second]));
+        let found = |snapshot: &ClusterSnapshot| {
+            let readers = snapshot.readers(&entry);
+            readers.iter().filter(|reader| reader.presents_source && reader.selects_others).count()
+        };
+        assert_eq!(found(&snapshot), 0, "its pods run elsewhere");
+        let pod = json!({"metadata": {"namespace": "mesh", "labels": {"istio": "second"}}});
+        snapshot.other_pods.insert("mesh".to_owned(), Listed::Objects(vec![pod]));
+        assert_eq!(found(&snapshot), 1);
+        snapshot.other_pods.insert("mesh".to_owned(), Listed::of(refused(500), "pods", None));
+        let is_unlisted = |reader: &TlsReader| matches!(reader.trust, ReaderTrust::Unlisted(_));
+        assert!(snapshot.readers(&entry).iter().any(is_unlisted), "unknown");
     }
 
     #[test]

@@ -14,18 +14,19 @@ use serde_json::Value;
 
 use super::AgentError;
 use super::owned_objects::{self, StoredObject};
+use super::permission::{self, INJECT};
 use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, RELOAD, RELOAD_NEVER, journal_name, managed_config_map_name};
 use crate::api::{AdditionalTrust, MirroredFile, SourceKind, TrustConsumer};
 use crate::consumer;
 use crate::json::Json;
-use crate::registry::Entry;
+use crate::registry::{Entry, owner_of_certificate};
 use crate::rotation::journal::Journal;
 use crate::rotation::planner::{
     AdditionalSource, CaConfigMap, Canary, ClientState, FurtherCertificate, Issuance, Pending, ProbeResult, Snapshot,
     SourceState, Trust, TrustCopy, TrustLoader,
 };
 use crate::rotation::readers::{self, SourceName, TlsReader};
-use crate::rotation::{RenewalPolicy, SecretSummary};
+use crate::rotation::{RenewalPolicy, SecretSummary, few};
 use crate::store::cluster;
 use crate::trust::{self, Secret, SecretUsage, Severities, UsageKind, bundle, certificates_under};
 
@@ -42,7 +43,9 @@ pub(super) struct ClusterState {
     source_certificate: Option<Issuance>,
     canary_certificate: Option<Issuance>,
     /// Names of the Certificates that write Secrets, by the Secret's name.
-    certificate_of_secret: BTreeMap<String, String>,
+    certificates_of_secret: BTreeMap<String, BTreeSet<String>>,
+    /// The objects for which cert-manager makes Certificates, by the Certificate's name.
+    owners_of_certificates: BTreeMap<String, String>,
     /// The result of probing the gateways, if they were probed.
     pub(super) probe_result: Option<ProbeResult>,
     /// Why the gateways cannot be probed.
@@ -227,14 +230,9 @@ impl ClusterState {
         let (journal, ca_config_maps, own) = (journal?, ca_config_maps?.into_iter().flatten(), own?);
         let (others, unlisted) = others?;
         let mut state = Self::from_objects(entry, objects_read, ca_config_maps, journal.as_ref(), Timestamp::now());
-        state.clients = std::iter::once(&own).chain(&others).flat_map(|issued| issued.clients(entry)).collect();
         state.unlisted_namespaces = unlisted;
-        let by_name = entry.spec.clients.secret_names.iter().filter_map(|name| state.client(name)).collect::<Vec<_>>();
-        state.clients.extend(by_name);
-        state.source_certificate = own.issuance_of(entry.source_name());
-        let all = std::iter::once(&own).chain(&others);
-        state.certificate_of_secret = all.flat_map(|issued| issued.certificates_of_secrets(entry)).collect();
-        state.canary_certificate = entry.canary_name().and_then(|name| own.issuance_of(name));
+        state.take_certificates(entry, &own, &others);
+        state.block_clients_without_bundle(client, entry).await;
         for source in readers::sources(&readers).into_iter().take(MAX_SOURCES).cloned() {
             let (stored, known) = match source.kind {
                 SourceKind::Secret => (&state.secrets, secret_names(entry)),
@@ -324,7 +322,8 @@ impl ClusterState {
             clients: Vec::new(),
             source_certificate: None,
             canary_certificate: None,
-            certificate_of_secret: BTreeMap::new(),
+            certificates_of_secret: BTreeMap::new(),
+            owners_of_certificates: BTreeMap::new(),
             probe_result: None,
             not_probed: None,
             readers: Vec::new(),
@@ -340,7 +339,86 @@ impl ClusterState {
 
     /// The Certificate that writes a Secret.
     pub(super) fn writer(&self, secret: &str) -> Option<&str> {
-        self.certificate_of_secret.get(secret).map(String::as_str)
+        self.certificates_of_secret.get(secret)?.first().map(String::as_str)
+    }
+
+    /// The Gateway, ListenerSet or Ingress for which cert-manager makes a Certificate.
+    pub(super) fn owner_of_certificate(&self, certificate: &str) -> Option<&str> {
+        self.owners_of_certificates.get(certificate).map(String::as_str)
+    }
+
+    /// Takes the clients from cert-manager's objects, and those of `spec.clients.secretNames`, of which some have a Certificate, too.
+    fn take_certificates(&mut self, entry: &Entry, own: &CertManagerState, others: &[CertManagerState]) {
+        let all = || std::iter::once(own).chain(others);
+        for (secret, certificate) in all().flat_map(|issued| issued.certificates_of_secrets(entry)) {
+            self.certificates_of_secret.entry(secret).or_default().insert(certificate);
+        }
+        self.owners_of_certificates = all().flat_map(|issued| issued.owners(entry)).collect();
+        let named = entry.spec.clients.secret_names.iter().filter_map(|name| {
+            let pending = own.certificate_of(name).and_then(|certificate| own.pending(certificate));
+            Some(ClientState { certificate: own.issuance_of(name), pending, ..self.client(name)? })
+        });
+        let mut clients = one_per_secret(all().flat_map(|issued| issued.clients(entry)).chain(named));
+        let mut source_certificate = own.issuance_of(entry.source_name());
+        let mut canary_certificate = entry.canary_name().and_then(|name| own.issuance_of(name));
+        let of_clients = clients.iter_mut().map(|client| (client.name.as_str(), client.certificate.as_mut()));
+        let own = [(entry.source_name(), source_certificate.as_mut()), {
+            (entry.canary_name().unwrap_or_default(), canary_certificate.as_mut())
+        }];
+        for (secret, certificate) in of_clients.chain(own) {
+            let writers = self.certificates_of_secret.get(secret).filter(|writers| writers.len() > 1);
+            if let (Some(certificate), Some(writers)) = (certificate, writers.and_then(few)) {
+                certificate.blocked = Some(format!(
+                    "Certificates {writers} write the same Secret {secret}, and a reissue of one can be overwritten by another. Set another \
+                     spec.secretName in all but one of them"
+                ));
+            }
+        }
+        (self.clients, self.source_certificate, self.canary_certificate) =
+            (clients, source_certificate, canary_certificate);
+    }
+
+    /// Blocks the reissue of clients to whose Secret admission would not add the clients' bundle: without it, they would refuse the serving
+    /// certificate. The webhook knows a client by its label, or by the verb [`INJECT`] in the agent's Role.
+    async fn block_clients_without_bundle(&mut self, client: &Client, entry: &Entry) {
+        let has_label = |name: &str| {
+            let labels = self.secrets.get(name).map(|(stored, _)| &stored.object["metadata"]["labels"]);
+            let label = labels.and_then(|labels| labels[CLIENT_LABEL].as_str());
+            label.is_some_and(|label| entry.has_client(&entry.namespace, label))
+        };
+        let is_named = |name: &str| entry.spec.clients.secret_names.iter().any(|named| named == name);
+        let unlabelled: Vec<_> = (self.clients.iter())
+            .filter(|client| client.certificate.as_ref().is_some_and(|certificate| certificate.blocked.is_none()))
+            .map(|client| client.name.clone())
+            .filter(|name| is_named(name) && !has_label(name))
+            .collect();
+        let ask = async |name: String| {
+            let secret = (entry.namespace.as_str(), name.as_str());
+            let has_verb = permission::has_verb(client, INJECT, SourceKind::Secret, secret).await;
+            (!has_verb).then_some(name)
+        };
+        let mut answers = std::pin::pin!(stream::iter(unlabelled).map(ask).buffered(REQUESTS));
+        while let Some(answer) = answers.next().await {
+            let Some(name) = answer else { continue };
+            let client = self.clients.iter_mut().find(|client| client.name == name);
+            if let Some(certificate) = client.and_then(|client| client.certificate.as_mut()) {
+                certificate.blocked = Some(format!(
+                    "Admission does not know Secret {name}, so it would not add the clients' bundle when the Secret is renewed. Apply the \
+                     output of trustspan rbac, or set label {CLIENT_LABEL}: {} in secretTemplate of Certificate {}",
+                    entry.name, certificate.name
+                ));
+            }
+        }
+    }
+
+    /// Records why the API server refused the last request to reissue Certificates, by qualified name.
+    pub(super) fn record_refused(&mut self, refused: &BTreeMap<&str, String>) {
+        let clients = self.clients.iter_mut().filter_map(|client| client.certificate.as_mut());
+        let further = self.presented_also.iter_mut().filter_map(|also| also.certificate.as_mut());
+        let own = [&mut self.source_certificate, &mut self.canary_certificate];
+        for certificate in clients.chain(further).chain(own.into_iter().flatten()) {
+            certificate.refused = refused.get(certificate.name.as_str()).cloned();
+        }
     }
 
     /// Treats these Secrets as those of declared clients.
@@ -426,6 +504,30 @@ impl ClusterState {
     pub(super) fn stored_objects(&self) -> impl Iterator<Item = &Value> {
         self.secrets.values().chain(self.config_maps.values()).map(|(stored, _)| &stored.object)
     }
+}
+
+/// One client for each Secret. If several Certificates write it, the Secret holds what was issued last.
+fn one_per_secret(clients: impl IntoIterator<Item = ClientState>) -> Vec<ClientState> {
+    let recency = |client: &ClientState| match client.trust {
+        Trust::Read(_) => Timestamp::MAX,
+        Trust::Issued { at, .. } => at,
+    };
+    let mut by_secret: BTreeMap<String, ClientState> = BTreeMap::new();
+    for client in clients {
+        let Some(known) = by_secret.remove(&client.name) else {
+            by_secret.insert(client.name.clone(), client);
+            continue;
+        };
+        let (older, newer) = if recency(&known) < recency(&client) { (known, client) } else { (client, known) };
+        let merged = ClientState {
+            loads_once: newer.loads_once || older.loads_once,
+            certificate: newer.certificate.or(older.certificate),
+            pending: newer.pending.or(older.pending),
+            ..newer
+        };
+        by_secret.insert(merged.name.clone(), merged);
+    }
+    by_secret.into_values().collect()
 }
 
 /// Whether a copy exists, and who wrote it.
@@ -573,10 +675,24 @@ impl CertManagerState {
         self.certificates.iter().filter_map(pair)
     }
 
+    /// Names of Certificates, each with the kind and name of the object for which cert-manager makes it.
+    fn owners(&self, entry: &Entry) -> impl Iterator<Item = (String, String)> {
+        let pair = |certificate: &DynamicObject| {
+            let owner = owner_of_certificate(&serde_json::to_value(&certificate.metadata).ok()?)?;
+            let (namespace, name) = (certificate.metadata.namespace.as_deref()?, certificate.metadata.name.as_deref()?);
+            Some((entry.qualified(namespace, name), owner))
+        };
+        self.certificates.iter().filter_map(pair)
+    }
+
+    /// The first Certificate that writes a Secret.
+    fn certificate_of(&self, name: &str) -> Option<&DynamicObject> {
+        self.certificates.iter().find(|certificate| certificate.data["spec"]["secretName"] == name)
+    }
+
     /// The issuance of the Certificate that writes a Secret.
     fn issuance_of(&self, name: &str) -> Option<Issuance> {
-        let certificate =
-            self.certificates.iter().find(|certificate| certificate.data["spec"]["secretName"] == name)?;
+        let certificate = self.certificate_of(name)?;
         let issued = self.request(certificate).and_then(ready_since);
         Some(Issuance { issued, ..issuance(certificate) })
     }
@@ -663,6 +779,8 @@ fn issuance(certificate: &DynamicObject) -> Issuance {
         issuing: condition(certificate, "Issuing").map(|issuing| time(&issuing["lastTransitionTime"]).unwrap_or(Timestamp::MIN)),
         validity: time(&status["notBefore"]).zip(time(&status["notAfter"])),
         lacks_secret: lacks_secret(status),
+        blocked: None,
+        refused: None,
         renewal: RenewalPolicy::of(&certificate.data),
     }
 }
@@ -690,4 +808,133 @@ fn ready_since(request: &DynamicObject) -> Option<Timestamp> {
 fn decoded(value: &Value) -> Vec<u8> {
     use base64::{Engine, engine::general_purpose::STANDARD};
     STANDARD.decode(value.as_str().unwrap_or_default()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::{Engine, engine::general_purpose::STANDARD};
+    use serde_json::json;
+
+    use super::*;
+    use crate::registry::tests::entry;
+    use crate::rotation::planner;
+    use crate::trust::fixtures::{Authority, ca, now, parsed};
+
+    fn encoded(text: &str) -> String {
+        STANDARD.encode(text)
+    }
+
+    /// A Certificate that writes a Secret, with its issued request.
+    fn issued(name: &str, secret: &str, label: Option<&str>, by: &Authority, at: &str) -> [DynamicObject; 2] {
+        let labels = label.map_or(json!({}), |label| json!({ CLIENT_LABEL: label }));
+        let certificate = json!({
+            "apiVersion": "cert-manager.io/v1", "kind": "Certificate", "metadata": { "namespace": "mesh", "name": name },
+            "spec": { "secretName": secret, "secretTemplate": { "labels": labels } }, "status": { "revision": 1 },
+        });
+        let leaf = by.leaf_with(name, |params| params.use_authority_key_identifier_extension = true);
+        let ready = json!({ "type": "Ready", "status": "True", "lastTransitionTime": at });
+        let request = json!({
+            "apiVersion": "cert-manager.io/v1", "kind": "CertificateRequest", "metadata": { "namespace": "mesh", "name": name },
+            "status": { "certificate": encoded(&leaf.pem()), "ca": encoded(&by.pem()), "conditions": [ready] },
+        });
+        [certificate, request].map(|object| serde_json::from_value(object).expect("an object"))
+    }
+
+    fn cert_manager(issued: Vec<[DynamicObject; 2]>) -> CertManagerState {
+        let mut state = CertManagerState { certificates: Vec::new(), requests: BTreeMap::new() };
+        for [certificate, request] in issued {
+            let name = certificate.metadata.name.clone().unwrap_or_default();
+            state.requests.insert((name, "1".to_owned()), vec![request]);
+            state.certificates.push(certificate);
+        }
+        state
+    }
+
+    fn state(entry: &Entry, secrets: Vec<Value>, own: &CertManagerState) -> ClusterState {
+        let mut state = ClusterState::from_objects(entry, secrets, [], None, now());
+        state.take_certificates(entry, own, &[]);
+        state
+    }
+
+    fn secret(name: &str, by: &Authority) -> Value {
+        let leaf = by.leaf_with(name, |params| params.use_authority_key_identifier_extension = true);
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": { "namespace": "mesh", "name": name },
+            "stringData": { "ca.crt": by.pem(), "tls.crt": leaf.pem(), "tls.key": leaf.key_pem() },
+        })
+    }
+
+    #[test]
+    fn a_named_client_has_the_certificate_that_writes_its_secret() {
+        let (root, mut entry) = (ca("root"), entry("mesh", "root", "gw"));
+        entry.spec.clients.secret_names = vec!["payments".to_owned(), "checkout".to_owned()];
+        let own = cert_manager(vec![
+            issued("payments-certificate", "payments", None, &root, "2030-01-01T00:00:00Z"),
+            issued("unrelated", "unrelated", None, &root, "2030-01-01T00:00:00Z"),
+        ]);
+        let state = state(&entry, vec![secret("payments", &root), secret("checkout", &root)], &own);
+        let certificates: Vec<_> = (state.clients.iter())
+            .map(|client| {
+                (client.name.as_str(), client.certificate.as_ref().map(|certificate| certificate.name.as_str()))
+            })
+            .collect();
+        assert_eq!(certificates, [("checkout", None), ("payments", Some("payments-certificate"))]);
+        assert!(state.clients.iter().all(|client| matches!(client.trust, Trust::Read(_))));
+    }
+
+    #[test]
+    fn two_certificates_that_write_one_secret_are_one_client_whose_journal_does_not_change() {
+        let (old, new, entry) = (ca("old"), ca("new"), entry("mesh", "root", "gw"));
+        let first = issued("payments-1", "payments", Some("gw"), &old, "2030-01-01T00:00:00Z");
+        let last = issued("payments-2", "payments", Some("gw"), &new, "2030-01-01T00:00:01Z");
+        for order in [vec![first.clone(), last.clone()], vec![last, first]] {
+            let own = cert_manager(order);
+            let state = state(&entry, vec![secret("root", &old)], &own);
+            let [client] = state.clients.as_slice() else { panic!("{:?}", state.clients) };
+            assert_eq!(client.chain.last().map(|leaf| leaf.issuer.as_str()), Some("CN=new"), "the last one issued");
+            let certificate = client.certificate.as_ref().expect("a Certificate");
+            let blocked = certificate.blocked.as_deref().unwrap_or_default();
+            assert!(
+                blocked.starts_with("Certificates payments-1, payments-2 write the same Secret payments"),
+                "{blocked}"
+            );
+            let plan = |journal: &Journal| planner::plan(&state.snapshot(&entry), journal, now()).journal;
+            let journal = plan(&Journal::default());
+            assert_eq!(journal, plan(&journal));
+            assert_eq!(journal.clients["payments"].versions.len(), 1);
+        }
+    }
+
+    #[test]
+    fn the_remedy_for_a_certificate_of_a_gateway_s_annotation_is_to_remove_that() {
+        let (root, entry) = (ca("root"), entry("mesh", "root", "gw"));
+        let said = |change: &dyn Fn(&mut DynamicObject)| {
+            let mut issued = issued("gw", "gw", None, &root, "2030-01-01T00:00:00Z");
+            change(&mut issued[0]);
+            let state = state(&entry, vec![], &cert_manager(vec![issued]));
+            super::super::apply::check_single_writer(&entry, &state).expect_err("two writers").to_string()
+        };
+        let plain = said(&|_| {});
+        assert!(plain.ends_with("does not write it. Set spec.secretName of the Certificate to root"), "{plain}");
+        let of_gateway = said(&|certificate| {
+            let owner = json!([{ "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "name": "edge", "uid": "1", "controller": true }]);
+            certificate.metadata.owner_references = serde_json::from_value(owner).expect("an owner");
+        });
+        assert!(of_gateway.contains("makes this Certificate for Gateway edge and restores its fields"), "{of_gateway}");
+        assert!(of_gateway.ends_with("there, then set spec.secretName of the Certificate to root"), "{of_gateway}");
+    }
+
+    #[test]
+    fn a_named_client_with_the_label_is_one_client() {
+        let (root, mut entry) = (ca("root"), entry("mesh", "root", "gw"));
+        entry.spec.clients.secret_names = vec!["payments".to_owned()];
+        let own = cert_manager(vec![issued("payments", "payments", Some("gw"), &root, "2030-01-01T00:00:00Z")]);
+        let state = state(&entry, vec![secret("payments", &root)], &own);
+        let [client] = state.clients.as_slice() else { panic!("{:?}", state.clients) };
+        assert!(
+            matches!(&client.trust, Trust::Read(trust) if *trust == [parsed(root.der())]),
+            "what was read is exact"
+        );
+        assert!(client.certificate.as_ref().is_some_and(|certificate| certificate.blocked.is_none()));
+    }
 }

@@ -1,7 +1,7 @@
 //! Errors of the controller, and how to fix them.
 
 use crate::health::CheckResult;
-use crate::registry::ResolutionError;
+use crate::registry::{ResolutionError, remove_annotation};
 use crate::store::cluster;
 
 /// Why a reconcile failed.
@@ -46,8 +46,9 @@ pub enum AgentError {
     },
     /// cert-manager writes a Secret that the agent should write.
     #[error(
-        "Certificate {certificate} also writes Secret {name}, so the agent does not write it. Set spec.secretName of the Certificate to \
-         {instead}"
+        "Certificate {certificate} also writes Secret {name}, so the agent does not write it. {}et spec.secretName of the Certificate to \
+         {instead}",
+        remove_annotation(owner.as_deref())
     )]
     TwoWriters {
         /// The Secret.
@@ -56,6 +57,8 @@ pub enum AgentError {
         certificate: String,
         /// The Secret that the Certificate can write instead.
         instead: String,
+        /// The Gateway, ListenerSet or Ingress for which cert-manager makes the Certificate.
+        owner: Option<String>,
     },
     /// An object of `spec.trustBundleTargets` in another namespace is not declared by its owner, or its namespace is not listed.
     #[error(
@@ -125,6 +128,20 @@ impl AgentError {
         matches!(self, Self::Api { source, .. } if matches!(&**source, kube::Error::Api(status) if status.code == code))
     }
 
+    /// Whether the API server refuses a read, so that nothing can be planned.
+    pub(super) fn is_refused_read(&self) -> bool {
+        matches!(self, Self::Api { verb: "get" | "list", .. }) && self.has_code(403)
+    }
+
+    /// Whether an admission webhook or a ValidatingAdmissionPolicy rejects a write. Both can answer with 403, as for a missing permission
+    /// (`apiserver/pkg/admission/plugin/webhook/errors/statuserror.go`, `apiserver/pkg/admission/plugin/policy/validating/dispatcher.go`).
+    fn is_denied_by_admission(&self) -> bool {
+        let Self::Api { source, .. } = self else { return false };
+        let kube::Error::Api(status) = &**source else { return false };
+        let words = ["denied the request", "denied request"];
+        (400..500).contains(&status.code) && words.iter().any(|words| status.message.contains(words))
+    }
+
     /// Whether the API server or etcd refuses an object for its size. The limits are 3 MiB for a request (413), 1.5 MiB for etcd, 2 MiB for
     /// gRPC and 1 MiB for a ConfigMap.
     pub(super) fn is_too_large(&self) -> bool {
@@ -155,6 +172,12 @@ impl AgentError {
                     one: trustspan crd | kubectl apply -f -"
                 .to_owned();
         }
+        if self.is_denied_by_admission() {
+            return format!(
+                "An admission webhook or policy of the cluster rejects a write of the agent. Do what its answer says, or exempt the agent \
+                 from it. The API server's answer: {self}"
+            );
+        }
         if self.has_code(403) {
             return format!(
                 "The agent lacks a permission. Grant it: kubectl get trustspan,certificates,issuers,clusterissuers -A -o yaml | trustspan rbac -f - | kubectl apply -f -. \
@@ -180,6 +203,7 @@ impl AgentError {
             Self::Unresolved(_) => "Unresolved",
             Self::NoClusterTrustBundles => "NoClusterTrustBundles",
             error if error.is_crd_mismatch() => "CRDOutdated",
+            error if error.is_denied_by_admission() => "Rejected",
             error if error.has_code(403) => "Forbidden",
             error if error.is_too_large() => "TooLarge",
             _ => "Failed",
@@ -248,6 +272,32 @@ mod tests {
         let command = "kubectl get trustspan,certificates,issuers,clusterissuers -A -o yaml | trustspan rbac -f - | kubectl apply -f -";
         let at = message.find(command).expect("the command");
         assert!(at < message.find("is forbidden").expect("the API server's answer"), "{message}");
+    }
+
+    #[test]
+    fn a_rejection_by_admission_is_no_missing_permission() {
+        for (code, answer) in [
+            (403, "admission webhook \"protect.example.com\" denied the request: not now"),
+            (
+                422,
+                "certificates \"payments\" is forbidden: ValidatingAdmissionPolicy 'protect' with binding 'all' denied request: not now",
+            ),
+        ] {
+            let (reason, message) = reported(&refused("certificates.cert-manager.io/status", code, answer));
+            assert_eq!(reason, "Rejected");
+            assert!(message.contains("exempt the agent") && message.ends_with(answer), "{message}");
+        }
+    }
+
+    #[test]
+    fn only_a_refused_read_ends_watches() {
+        let error = |verb, code| {
+            let status = Status::failure("no", "Reason").with_code(code);
+            AgentError::api(verb, "secrets", "gw", kube::Error::Api(status.boxed()))
+        };
+        assert!(error("get", 403).is_refused_read() && error("list", 403).is_refused_read());
+        assert!(!error("patch", 403).is_refused_read() && !error("update", 403).is_refused_read());
+        assert!(!error("get", 500).is_refused_read());
     }
 
     #[test]

@@ -30,6 +30,7 @@ pub mod state_directory;
 mod trust_bundles;
 mod trust_consumers;
 mod watches;
+mod write_failures;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -225,6 +226,7 @@ async fn run_reconcilers(
                         legacy_copy: settings.legacy_copy,
                         prober: Prober::default(),
                         status_backoff: backoff::Backoff::default(),
+                        failures: write_failures::WriteFailures::default(),
                         checks: ReconcilerChecks::new(health.clone()),
                         source: SourceOutcome::default(),
                         is_read: false,

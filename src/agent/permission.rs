@@ -16,6 +16,10 @@ use crate::registry::Entry;
 /// Time that passes for each request about a refused permission, over all namespaces: ten requests in a second.
 const REFUSED_INTERVAL: Duration = Duration::from_millis(100);
 
+/// The verb for Secrets of `spec.clients.secretNames`, which no API server checks for a request. The shipped webhook configuration asks whether the
+/// agent has it, and sends each write of such a Secret, so that the webhook adds the clients' bundle (docs/adr/0032).
+pub(super) const INJECT: &str = "inject";
+
 /// Waits until the API server says that this process may read an object. Every user may ask (ClusterRole `system:basic-user`).
 pub(crate) async fn granted(client: &Client, kind: SourceKind, object: (&str, &str), interval: Duration) {
     loop {
@@ -26,17 +30,28 @@ pub(crate) async fn granted(client: &Client, kind: SourceKind, object: (&str, &s
     }
 }
 
-/// Whether this process may read an object; `false` also without an answer.
-pub(super) async fn is_granted(client: &Client, kind: SourceKind, (namespace, name): (&str, &str)) -> bool {
+/// The attributes of a request for one object of the core group.
+fn attributes(verb: &str, kind: SourceKind, (namespace, name): (&str, &str)) -> ResourceAttributes {
     let text = |text: &str| Some(text.to_owned());
-    let attributes = ResourceAttributes {
-        verb: text("get"),
+    ResourceAttributes {
+        verb: text(verb),
         version: text("v1"),
         resource: text(kind.plural()),
         namespace: text(namespace),
         name: text(name),
         ..ResourceAttributes::default()
-    };
+    }
+}
+
+/// Whether this process has a verb for an object that no request has; `false` also without an answer.
+pub(super) async fn has_verb(client: &Client, verb: &str, kind: SourceKind, object: (&str, &str)) -> bool {
+    let answer = timeout(RECONCILE_TIMEOUT, may(client, attributes(verb, kind, object))).await;
+    answer.is_ok_and(|answer| answer.unwrap_or(false))
+}
+
+/// Whether this process may read an object; `false` also without an answer.
+pub(super) async fn is_granted(client: &Client, kind: SourceKind, object: (&str, &str)) -> bool {
+    let attributes = attributes("get", kind, object);
     match timeout(RECONCILE_TIMEOUT, may(client, attributes)).await {
         Ok(Ok(may)) => may,
         // The process may not even ask: only the read itself can show it.

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use serde_json::{Value, json};
 
+use super::permission::INJECT;
 use super::{cluster_state, owned_objects};
 use crate::api::names::{CACERT_SUFFIX, journal_name};
 use crate::api::{ProbeMode, RestartMode, SourceKind, TrustBundleTargetKind, TrustConsumerSpec, WorkloadKind};
@@ -104,6 +105,10 @@ pub fn role(entry: &Entry, account: &ServiceAccount) -> Vec<Value> {
     }
     let mut rules = secret_rules(entry, &entry.namespace);
     rules.push(by_name("secrets", json!(guarded_secrets(entry)), json!([GUARD])));
+    let clients = &entry.spec.clients.secret_names;
+    if !clients.is_empty() {
+        rules.push(by_name("secrets", json!(clients), json!([INJECT])));
+    }
     rules.extend([
         by_name("configmaps", journal, json!(["create", "get", "list", "watch", "patch", "update"])),
         json!({ "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] }),

@@ -8,6 +8,7 @@ use tokio::sync::watch::{self, error::RecvError};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::{Instant, timeout};
 
+use super::apply::AppliedSteps;
 use super::backoff::{self, Backoff, Retry};
 use super::budget::NamespaceBudget;
 use super::cluster_snapshot::{ClusterSnapshot, Unread};
@@ -21,6 +22,7 @@ use super::reconciler_checks::{ReconcilerChecks, SourceOutcome};
 use super::rollouts::RolloutStatuses;
 use super::trust_bundles;
 use super::watches::Watches;
+use super::write_failures::WriteFailures;
 use super::{AgentError, RECONCILE_TIMEOUT, apply, describe, observe_status, readiness, resolution};
 use crate::api::{ConditionStatus, GatewaySecretStatus, SourceKind};
 use crate::health::CheckResult;
@@ -68,6 +70,8 @@ pub(super) struct Reconciler {
     pub(super) legacy_copy: Option<bool>,
     pub(super) prober: Prober,
     pub(super) status_backoff: Backoff,
+    /// Steps and other writes of the plan that failed.
+    pub(super) failures: WriteFailures,
     pub(super) checks: ReconcilerChecks,
     /// What the current reconcile has found out.
     pub(super) source: SourceOutcome,
@@ -97,13 +101,14 @@ impl Reconciler {
             let outcome = reconcile.await.unwrap_or(Err(AgentError::NoAnswer));
             let failed = outcome.is_err().then(|| self.input.borrow().entry.clone());
             let source = std::mem::take(&mut self.source);
-            if outcome.as_ref().is_err_and(|error| error.has_code(403)) {
+            if outcome.as_ref().is_err_and(AgentError::is_refused_read) {
                 (watches, self.is_read) = (None, false);
                 self.is_permitted = !matches!(source, SourceOutcome::Unreadable(_));
             } else if watches.is_none() && self.is_read {
                 watches = self.watch(&names, &event);
             }
-            self.checks.record(&self.input.borrow(), source, outcome.as_ref().err());
+            let failure = outcome.as_ref().err().or(self.failures.reported());
+            self.checks.record(&self.input.borrow(), source, failure);
             let mut pause = Duration::ZERO;
             let requeue_after = match outcome {
                 Ok(requeue_after) => {
@@ -266,6 +271,7 @@ impl Reconciler {
         }
         // The clock is read after the Secrets: a certificate that was replaced between two reconciles may have been in use until now.
         let now = Timestamp::now();
+        state.record_refused(&self.failures.refused_reissues());
         let planner_input = state.snapshot(&entry);
         if let Some(reason) = planner_input.source_fault() {
             self.source = SourceOutcome::Read(CheckResult::Misconfigured(reason));
@@ -288,24 +294,29 @@ impl Reconciler {
         readiness::report(&entry, &state, &plan, &mut status, now);
         rotation::fit(&entry, &mut status, now);
         let mut outcome = apply::check_single_writer(&entry, &state);
-        let mut applied = 0;
-        let steps = if outcome.is_ok() { plan.steps.as_slice() } else { &[] };
-        for step in steps {
-            self.ensure_leader()?;
-            outcome = apply::apply_step(&self.budget.client, &entry, &state, step, now).await;
-            if outcome.is_err() {
-                break;
-            }
-            applied += 1;
+        let mut taken = AppliedSteps::default();
+        self.failures.retain(&plan, &entry.spec.trust_bundle_targets);
+        if outcome.is_ok() {
+            let leadership = self.leadership.clone();
+            let failures = (&mut self.failures, self.resync_interval);
+            let (client, may_write) = (&self.budget.client, || ensure_leader(&leadership));
+            outcome = apply::apply_steps(client, (&entry, &state), &plan.steps, failures, may_write, &mut taken).await;
+        }
+        for step in &taken.applied {
             self.recorder.metrics.step_applied(&entry, step);
             tracing::info!(namespace = entry.namespace, name = entry.name, "{}", describe(step));
         }
         if !plan.client_bundle.is_empty() {
             self.ensure_leader()?;
-            outcome = outcome.and(trust_bundles::apply(&entry, bundle_targets, &plan).await);
+            let failures = (&mut self.failures, self.resync_interval);
+            trust_bundles::apply(&entry, bundle_targets, &plan, failures).await;
         }
+        let synced = match (self.failures.reported(), self.failures.condition_message()) {
+            (Some(error), Some(message)) => (ConditionStatus::False, error.reason(), message),
+            _ => rotation::synced(&entry),
+        };
         if outcome.is_ok() {
-            rotation::set(&entry, &mut status, rotation::SYNCED, rotation::synced(&entry), now);
+            rotation::set(&entry, &mut status, rotation::SYNCED, synced, now);
         }
         // With this, webhooks add the clients' bundle to their Secrets. Steps that depend on that wait until the bundle is in the stored
         // status (`Journal::offered`), so no step waits for this write.
@@ -315,17 +326,21 @@ impl Reconciler {
         };
         // Events about a status are recorded once it is stored.
         let reported = if stored.is_ok() { &status } else { &entry.status };
-        self.recorder.record(&entry, rotation::notices(&entry, reported, &plan.steps[..applied]));
+        self.recorder.record(&entry, rotation::notices(&entry, reported, &taken.applied));
         outcome?;
         match stored {
-            Ok(()) => self.recorder.metrics.reconciled(&entry, now),
+            Ok(()) => match self.failures.reported() {
+                None => self.recorder.metrics.reconciled(&entry, now),
+                Some(error) => self.recorder.metrics.reconcile_failed(&entry, error),
+            },
             Err(StatusError::BackingOff) => {}
             Err(StatusError::Failed(error)) if error.has_code(409) || matches!(error, AgentError::NotLeading) => {
                 return Err(error);
             }
             Err(StatusError::Failed(error)) => self.report_error(&error).await,
         }
-        if !plan.steps.is_empty() {
+        // The plan shows a refused reissue.
+        if !taken.applied.is_empty() || taken.has_new_failure {
             // The next reconcile reads what was written, even if the watch is interrupted.
             return Ok(Some(DEBOUNCE));
         }
@@ -335,7 +350,8 @@ impl Reconciler {
         let is_probed = entry.policy.probe.target.is_some() && plan.journal.is_converging();
         let interval = if plan.journal.is_converged() { probe::CALM_INTERVAL } else { probe::INTERVAL };
         let next_probe = is_probed.then_some(interval);
-        Ok(wake.into_iter().chain(next_probe).chain(self.status_backoff.remaining(Instant::now())).min())
+        let retries = [self.status_backoff.remaining(Instant::now()), self.failures.remaining(Instant::now())];
+        Ok(wake.into_iter().chain(next_probe).chain(retries.into_iter().flatten()).min())
     }
 
     /// Writes the status, and a reduced one where it is too large. Steps do not depend on this write: a failed one is retried with
@@ -399,6 +415,10 @@ impl Reconciler {
     }
 
     fn ensure_leader(&self) -> Result<(), AgentError> {
-        if self.leadership.is_leader() { Ok(()) } else { Err(AgentError::NotLeading) }
+        ensure_leader(&self.leadership)
     }
+}
+
+fn ensure_leader(leadership: &Leadership) -> Result<(), AgentError> {
+    if leadership.is_leader() { Ok(()) } else { Err(AgentError::NotLeading) }
 }

@@ -1,13 +1,17 @@
 //! Writes the clients' bundle to the objects of `spec.trustBundleTargets`.
 
+use std::time::Duration;
+
 use base64::{Engine, engine::general_purpose::STANDARD};
 use kube::Client;
 use kube::api::{Api, DynamicObject, Patch};
 use kube::discovery::oneshot;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::apply::apply_params;
 use super::cluster_state::{config_maps, get, secrets};
+use super::write_failures::{PlannedWrite, WriteFailures};
 use super::{AgentError, owned_objects};
 use crate::api::names::{ADOPT, CLIENT_LABEL, GATEWAY_SECRET};
 use crate::api::{TrustBundleTarget, TrustBundleTargetKind};
@@ -171,16 +175,22 @@ pub(super) fn readers(entry: &Entry, targets: &[BundleTarget]) -> Vec<ClientStat
     targets.iter().map(|target| target.reader(entry)).collect()
 }
 
-/// Writes the bundle to all targets. An error of one does not block the others.
-pub(super) async fn apply(entry: &Entry, targets: Vec<BundleTarget>, plan: &Plan) -> Result<(), AgentError> {
+/// Writes the bundle to all targets. An error of one does not block the others, and is recorded in `failures`.
+pub(super) async fn apply(
+    entry: &Entry,
+    targets: Vec<BundleTarget>,
+    plan: &Plan,
+    (failures, max_backoff): (&mut WriteFailures, Duration),
+) {
     let text: String = plan.client_bundle.iter().map(Certificate::pem).collect();
-    let mut outcome = Ok(());
     for target in targets {
-        if plan.unordered.is_none() || target.target.kind.keeps_order() {
-            outcome = outcome.and(target.apply(entry, &text).await);
+        let write = PlannedWrite::Target(target.target.clone());
+        let keeps_order = plan.unordered.is_none() || target.target.kind.keeps_order();
+        if keeps_order && failures.is_due(&write, Instant::now()) {
+            let written = target.apply(entry, &text).await;
+            failures.record(write, written, Instant::now(), max_backoff);
         }
     }
-    outcome
 }
 
 #[cfg(test)]

@@ -18,7 +18,8 @@ pub struct Clients {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<NamespaceName>", extend("maxItems" = 64, "x-kubernetes-list-type" = "set"))]
     pub namespaces: Vec<String>,
-    /// Secrets of clients that no cert-manager Certificate writes, in this namespace.
+    /// Secrets of clients without that label, in this namespace: of clients that no cert-manager Certificate writes, or whose Certificate cannot
+    /// be changed. The webhook adds the clients' bundle to `ca.crt` of these, too.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<SecretName>", extend("maxItems" = 256, "x-kubernetes-list-type" = "set"))]
     pub secret_names: Vec<String>,

@@ -22,6 +22,12 @@ pub const CERTGEN_HASH: &str = "trustspan.dev/certgen-hash";
 /// Annotation of a rewritten object: the JSON Patch (RFC 6902) that undoes the rewrite.
 pub const UNDO: &str = "trustspan.dev/undo";
 
+/// Annotations of a Gateway, ListenerSet or Ingress by which cert-manager makes a Certificate for each Secret that it names
+/// (`pkg/controller/certificate-shim/sync.go`, `hasShimAnnotation`).
+pub const ISSUER_ANNOTATIONS: [&str; 2] = ["cert-manager.io/issuer", "cert-manager.io/cluster-issuer"];
+/// Annotation with the names of listeners for which cert-manager makes no Certificate, separated by commas.
+pub const IGNORED_LISTENERS: &str = "cert-manager.io/ignore-tls-listeners";
+
 /// Annotation by which an object opts out of rewriting: `trustspan.dev/rewrite: disabled`.
 pub const REWRITE: &str = "trustspan.dev/rewrite";
 /// The value of [`REWRITE`] that opts out.

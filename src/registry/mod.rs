@@ -14,6 +14,7 @@ use std::sync::Arc;
 pub use entry::Entry;
 pub use policies::{Policies, PolicyKey};
 pub use resolution::{CLUSTER_RESOURCE_NAMESPACE, CertManagerObjects, IssuerKey, ResolutionError};
+pub(crate) use resolution::{owner_of_certificate, remove_annotation};
 pub use rewrite_blocker::RewriteBlocker;
 
 use crate::api::TrustSourceUse;
@@ -198,7 +199,11 @@ impl Registry {
             }),
             Place::Selected(selector) => {
                 let candidates = self.candidates(selector, name);
-                (!candidates.is_empty()).then(|| everywhere(&candidates, name))
+                if candidates.is_empty() {
+                    let blocker = || Err(RewriteBlocker::OtherWorkloads { secret: name.to_owned() });
+                    return (!self.with_source(name).is_empty()).then(blocker);
+                }
+                Some(everywhere(&candidates, name))
             }
             // A rule in another namespace can be for gateways of that namespace, without a managed Secret.
             Place::AllGateways { from } => {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::Entry;
+use crate::api::names::ISSUER_ANNOTATIONS;
 use crate::api::{Kind, Resolved, SecretRef};
 
 /// cert-manager's cluster resource namespace, unless its flag `--cluster-resource-namespace` names another one.
@@ -27,6 +28,25 @@ struct CertificateFields {
     secret_name: String,
     issuer: IssuerKey,
     is_ca: bool,
+    owner: Option<String>,
+}
+
+/// What precedes "et spec.secretName" in the remedy for a Certificate: cert-manager restores the fields of those that it makes for other objects
+/// (`pkg/controller/certificate-shim/sync.go`, `certNeedsUpdate`). Without the annotation it does not, and the Certificate stays.
+pub(crate) fn remove_annotation(owner: Option<&str>) -> String {
+    owner.map_or("S".to_owned(), |owner| {
+        let [issuer, cluster_issuer] = ISSUER_ANNOTATIONS;
+        format!(
+            "cert-manager makes this Certificate for {owner} and restores its fields: remove the annotation {issuer} or {cluster_issuer} there, then s"
+        )
+    })
+}
+
+/// The Gateway, ListenerSet or Ingress for which cert-manager makes a Certificate.
+pub(crate) fn owner_of_certificate(metadata: &Value) -> Option<String> {
+    let owner = metadata["ownerReferences"].as_array()?.iter().find(|owner| owner["controller"] == true)?;
+    let (kind, name) = (owner["kind"].as_str()?, owner["name"].as_str()?);
+    ["Gateway", "ListenerSet", "Ingress"].contains(&kind).then(|| format!("{kind} {name}"))
 }
 
 /// The target of an `issuerRef`.
@@ -58,13 +78,16 @@ pub enum ResolutionError {
     },
     /// The Certificate writes the managed Secret.
     #[error(
-        "Certificate {certificate} writes Secret {secret}, which is the managed Secret. Set spec.secretName of the Certificate to another name"
+        "Certificate {certificate} writes Secret {secret}, which is the managed Secret. {}et spec.secretName of the Certificate to another name",
+        remove_annotation(owner.as_deref())
     )]
     WritesManaged {
         /// Its name.
         certificate: String,
         /// Name of the Secret.
         secret: String,
+        /// The Gateway, ListenerSet or Ingress for which cert-manager makes the Certificate.
+        owner: Option<String>,
     },
     /// The derived CA's Secret is written by the agent.
     #[error(
@@ -106,6 +129,7 @@ impl CertManagerObjects {
                     secret_name: spec["secretName"].as_str().unwrap_or_default().to_owned(),
                     issuer: IssuerKey::of(&spec["issuerRef"], namespace),
                     is_ca: spec["isCA"] == true,
+                    owner: owner_of_certificate(metadata),
                 };
                 self.certificates.insert((namespace.to_owned(), name), fields);
             }
@@ -140,8 +164,9 @@ impl CertManagerObjects {
             return Some(entry.resolved.clone()).filter(|last| !last.source_secret_name.is_empty()).ok_or_else(missing);
         };
         if certificate.secret_name == entry.managed_name() {
-            let (certificate, secret) = (reference.name.clone(), certificate.secret_name.clone());
-            return Err(ResolutionError::WritesManaged { certificate, secret });
+            let (name, secret, owner) =
+                (reference.name.clone(), certificate.secret_name.clone(), certificate.owner.clone());
+            return Err(ResolutionError::WritesManaged { certificate: name, secret, owner });
         }
         let issuer = &certificate.issuer;
         let title = format!("{} {}", issuer.kind, issuer.name);
@@ -247,6 +272,22 @@ mod tests {
         let certificate = json!({"secretName": "gateway", "issuerRef": {"name": "mesh-ca"}});
         let error = resolved(&issuer, certificate, json!({"certificateRef": {"name": "edge"}})).unwrap_err();
         assert!(error.to_string().ends_with("Set spec.secretName of the Certificate to another name"), "{error}");
+    }
+
+    #[test]
+    fn a_certificate_of_a_gateway_s_annotation_needs_the_annotation_removed() {
+        let mut certificate =
+            object("Certificate", "edge", json!({"secretName": "gateway", "issuerRef": {"name": "mesh-ca"}}));
+        let owner = json!({"kind": "Gateway", "name": "public", "controller": true});
+        certificate["metadata"]["ownerReferences"] = json!([owner]);
+        let mut objects = CertManagerObjects::default();
+        objects.take(&certificate, "mesh");
+        let error = objects.resolve(&entry(json!({"certificateRef": {"name": "edge"}}))).unwrap_err().to_string();
+        assert!(
+            error.contains("makes this Certificate for Gateway public and restores its fields: remove the annotation"),
+            "{error}"
+        );
+        assert!(error.ends_with("then set spec.secretName of the Certificate to another name"), "{error}");
     }
 
     #[test]

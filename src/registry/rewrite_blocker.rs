@@ -94,6 +94,26 @@ pub enum RewriteBlocker {
         /// The source Secret.
         secret: String,
     },
+    /// The Gateway does not select the workload labels of the GatewaySecret for this source Secret, or has no selector.
+    #[error(
+        "it does not select the workloadLabels of the GatewaySecret for Secret {secret}; if its pods run there, name the managed Secret"
+    )]
+    OtherWorkloads {
+        /// The source Secret.
+        secret: String,
+    },
+    /// cert-manager would make another Certificate, which writes the managed Secret, and delete the one that writes the source Secret.
+    #[error(
+        "cert-manager would issue Secret {managed} by annotation {annotation}; remove that: Certificate {secret} stays"
+    )]
+    IssuedByAnnotation {
+        /// The annotation.
+        annotation: &'static str,
+        /// The source Secret, and the name of its Certificate.
+        secret: String,
+        /// The managed Secret.
+        managed: String,
+    },
     /// The managed Secret's `ca.crt` differs from the one that the pod loads from the source Secret.
     #[error(
         "Secret {managed} has the clients' CA in ca.crt, not the CA of {secret}; mount only tls.crt and tls.key to use it"

@@ -163,7 +163,11 @@ pub fn rewrite(write: &Write<'_>, registry: &Registry) -> Outcome {
             SourceKind::ConfigMap => registry.rename_config_map(&reference.place, reference.name)?,
         };
         let other_ca = loads_ca(reference.name).then(|| registry.other_ca(namespace, reference.name)).flatten();
-        Some(other_ca.map_or(rename, Err))
+        let issued = || {
+            let (managed, annotation) = (rename.as_ref().ok()?.managed_name().to_owned(), reference.issuer_annotation?);
+            Some(RewriteBlocker::IssuedByAnnotation { annotation, secret: reference.name.to_owned(), managed })
+        };
+        Some(other_ca.or_else(issued).map_or(rename, Err))
     };
     let mut blockers: Vec<RewriteBlocker> = Vec::new();
     // The servers of a Gateway often name the same Secret.

@@ -247,7 +247,8 @@ impl<'s> Simulation<'s> {
                     PairOf::Source => self.source.as_ref(),
                 };
                 let chain = from.map(|facts| facts.chain.clone()).unwrap_or_default();
-                self.managed = Some(SecretSummary { anchors: trust.clone(), chain, ..SecretSummary::default() });
+                let written = SecretSummary { anchors: trust.clone(), chain, ..SecretSummary::default() };
+                self.managed = Some(written.with_lists_of(planner::list_source(&self.seen())));
             }
             Step::WriteSibling { trust } => {
                 write(&mut self.managed_sibling, trust, self.real.source_sibling);
@@ -305,8 +306,8 @@ fn presented(also: FurtherCertificate) -> FurtherCertificate {
 }
 
 fn write(kept: &mut Copied, trust: &[Certificate], source: Option<&SecretSummary>) {
-    let revocation = source.and_then(|source| source.revocation.clone());
-    kept.facts = Some(SecretSummary { anchors: trust.to_vec(), revocation, ..SecretSummary::default() });
+    let written = SecretSummary { anchors: trust.to_vec(), ..SecretSummary::default() };
+    kept.facts = Some(written.with_lists_of(source));
 }
 
 /// One client for each group of clients that a rotation treats in the same way. Clients without a Certificate are not
@@ -317,7 +318,7 @@ fn representatives(clients: &[ClientState], readers: &[TlsReader]) -> Vec<Client
     let is_named = |leaf: &Certificate| is_among(&hashes, leaf);
     let is_first = |client: &&ClientState| {
         let kind = match &client.certificate {
-            Some(certificate) => format!("{:?}", without_date(certificate.renewal)),
+            Some(certificate) => format!("{:?} {:?}", without_date(certificate.renewal), certificate.blocked),
             None => client.name.clone(),
         };
         kinds.insert((

@@ -11,6 +11,7 @@ use crate::api::{
     READY, TrustAnchor,
 };
 use crate::registry::Entry;
+use crate::trust::chain::Crl;
 use crate::trust::{self, Certificate, Finding, Level, PUBLISHED, Secret, SecretUsage, Severities, Severity};
 
 /// The keys whose public certificates are hashed.
@@ -29,6 +30,10 @@ pub struct SecretSummary {
     pub hashes: BTreeMap<String, String>,
     /// SHA-256 of the revocation lists that gateways take from it.
     pub revocation: Option<String>,
+    /// These lists.
+    pub lists: Vec<Crl>,
+    /// Whether it says that there are no lists: their key is empty.
+    pub has_no_lists: bool,
     /// Whether it has the label of objects that the agent writes.
     pub is_managed: bool,
     /// Whether the bundle's text is its certificates and nothing else, as the agent writes it.
@@ -44,15 +49,26 @@ impl SecretSummary {
         });
         let findings = trust::judge_with(secret, usage, severities, now);
         let anchors = trust::anchors(secret);
+        let lists = trust::credential::all_revocation_lists(secret);
         Self {
             denials: findings.into_iter().filter(|finding| finding.severity == Severity::Deny).collect(),
             is_managed: secret.labels.get(MANAGED_LABEL).is_some_and(|value| value == "true"),
             is_plain: is_plain(secret, &anchors),
-            revocation: trust::credential::revocation_lists(secret).map(|lists| trust::fingerprint_of(lists.pem)),
+            lists: lists.as_deref().map(|text| trust::bundle::read(text).crls).unwrap_or_default(),
+            has_no_lists: trust::credential::has_no_revocation_lists(secret),
+            revocation: lists.as_deref().map(trust::fingerprint_of),
             anchors,
             chain: chain(secret),
             hashes: hashed.collect(),
         }
+    }
+}
+
+impl SecretSummary {
+    /// With the revocation lists of another object.
+    pub(super) fn with_lists_of(self, other: Option<&Self>) -> Self {
+        let lists = other.map(|other| other.lists.clone()).unwrap_or_default();
+        Self { lists, revocation: other.and_then(|other| other.revocation.clone()), ..self }
     }
 }
 

@@ -1,16 +1,16 @@
 //! What gateways read besides the managed Secret: servers, listeners and upstreams that take their peers' CAs from another
 //! source, present the source Secret itself, or present another Secret next to ours.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 
-use crate::api::names::{CACERT_SUFFIX, REWRITE, REWRITE_DISABLED, UNDO};
+use crate::api::names::{CACERT_SUFFIX, ISSUER_ANNOTATIONS, REWRITE, REWRITE_DISABLED, UNDO};
 use crate::api::{Kind, SourceKind};
 use crate::json::Json;
 use crate::registry::{Entry, Place};
-use crate::rewrite::{Named, TrustSource, tls_settings};
+use crate::rewrite::{Named, TrustSource, names, tls_settings};
 use crate::trust::{self, Certificate, Secret, SecretError};
 
 /// The most readers that are judged. A hostile namespace can have any number of Gateways.
@@ -44,6 +44,10 @@ pub struct TlsReader {
     /// It is a DestinationRule that another namespace exports: the webhook rewrites it only if that namespace has a GatewaySecret with the
     /// same source Secret, since it can be for other gateways.
     pub is_exported: bool,
+    /// It is an Istio Gateway that does not select `spec.workloadLabels`, so the webhook does not rewrite it.
+    pub selects_others: bool,
+    /// The annotation by which cert-manager makes its Certificate, so the webhook does not rewrite it.
+    pub issuer_annotation: Option<&'static str>,
 }
 
 /// Where a reader takes its peers' CAs from.
@@ -141,6 +145,8 @@ fn readers_of(entry: &Entry, object: &Value, pods: &[&Value]) -> Vec<TlsReader> 
     let kind = Kind::of_value(object);
     // A ClientTrafficPolicy presents no certificate. The Gateway that it applies to is judged separately.
     let presents = kind.kind != "ClientTrafficPolicy";
+    let annotations = &metadata["annotations"];
+    let issuer_annotation = ISSUER_ANNOTATIONS.into_iter().find(|annotation| annotations[*annotation].is_string());
     let mut readers = Vec::new();
     let json = Json::from(object);
     for settings in tls_settings(kind, &json, text("namespace")) {
@@ -178,6 +184,8 @@ fn readers_of(entry: &Entry, object: &Value, pods: &[&Value]) -> Vec<TlsReader> 
             pins: settings.pins.iter().filter(|_| is_verified).map(|pin| (*pin).to_owned()).collect(),
             opted_out,
             is_exported: own.iter().any(is_exported),
+            selects_others: own.iter().any(|named| selects_others(&named.place, entry)),
+            issuer_annotation: kind.group.starts_with("gateway.networking").then_some(issuer_annotation).flatten(),
         });
     }
     readers
@@ -264,15 +272,18 @@ impl TlsReader {
             pins: Vec::new(),
             opted_out: false,
             is_exported: false,
+            selects_others: false,
+            issuer_annotation: None,
         }
     }
 
     fn reads_as(&self, other: &Self) -> bool {
         let flags = |reader: &Self| {
-            let TlsReader { is_client, presents_source, names_managed, opted_out, is_exported, .. } = reader;
-            [is_client, presents_source, names_managed, opted_out, is_exported].map(|flag| *flag)
+            let TlsReader { is_client, presents_source, names_managed, opted_out, is_exported, selects_others, .. } =
+                reader;
+            [is_client, presents_source, names_managed, opted_out, is_exported, selects_others].map(|flag| *flag)
         };
-        let read = |reader: &Self| (flags(reader), reader.trust.clone());
+        let read = |reader: &Self| (flags(reader), reader.issuer_annotation, reader.trust.clone());
         read(self) == read(other) && self.presents_also == other.presents_also && self.pins == other.pins
     }
 }
@@ -324,6 +335,33 @@ fn trust(source: &TrustSource<'_>, entry: &Entry, kind: Kind<'_>) -> ReaderTrust
 /// istiod takes Secret `<name>-cacert`, and only where there is none Secret `<name>`.
 pub(super) fn sibling_or_self(namespace: &str, name: &str) -> Vec<SourceName> {
     vec![SourceName::secret(namespace, format!("{name}{CACERT_SUFFIX}")), SourceName::secret(namespace, name)]
+}
+
+/// The selectors of Istio Gateways that name the source Secret or the managed Secret of a GatewaySecret, and do not select its workload labels:
+/// whether they use it depends on where their pods run. A Gateway without a selector is left out: it selects the labelled pods, too.
+pub fn other_selectors<'o>(
+    entry: &Entry,
+    objects: impl IntoIterator<Item = &'o Value>,
+) -> BTreeSet<BTreeMap<String, String>> {
+    let of = |object: &Value| {
+        let (kind, json) = (Kind::of_value(object), Json::from(object));
+        let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
+        let ours = [entry.source_name(), entry.managed_name()];
+        let named = names(kind, &json, namespace);
+        let others = named.iter().filter(|named| ours.contains(&named.name) && selects_others(&named.place, entry));
+        let selectors = others.filter_map(|named| match &named.place {
+            Place::Selected(selector) if !selector.is_empty() => {
+                Some(selector.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect())
+            }
+            _ => None,
+        });
+        selectors.collect::<Vec<_>>()
+    };
+    objects.into_iter().flat_map(of).collect()
+}
+
+fn selects_others(place: &Place<'_>, entry: &Entry) -> bool {
+    matches!(place, Place::Selected(selector) if !entry.is_asked_for(selector))
 }
 
 pub(super) fn is_looked_up_by(place: &Place<'_>, entry: &Entry, pods: &[&Value]) -> bool {

@@ -59,8 +59,26 @@ pub async fn pods<'l>(
     client: &Client,
     labels: impl IntoIterator<Item = (&'l str, &'l str)>,
 ) -> kube::Result<Vec<Value>> {
+    pods_of(Api::all(client.clone()), labels).await
+}
+
+/// The metadata of pods with these labels in one namespace.
+///
+/// # Errors
+/// When they cannot be listed.
+pub async fn pods_in<'l>(
+    client: &Client,
+    namespace: &str,
+    labels: impl IntoIterator<Item = (&'l str, &'l str)>,
+) -> kube::Result<Vec<Value>> {
+    pods_of(Api::namespaced(client.clone(), namespace), labels).await
+}
+
+async fn pods_of<'l>(
+    api: Api<k8s_openapi::api::core::v1::Pod>,
+    labels: impl IntoIterator<Item = (&'l str, &'l str)>,
+) -> kube::Result<Vec<Value>> {
     let selector = labels.into_iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",");
-    let api: Api<k8s_openapi::api::core::v1::Pod> = Api::all(client.clone());
     let listed = api.list_metadata(&ListParams::default().match_any().labels(&selector)).await?;
     let pod = |metadata| json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata });
     Ok(listed.items.into_iter().map(|item| pod(item.metadata)).collect())

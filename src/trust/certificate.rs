@@ -86,6 +86,17 @@ pub enum CertificateError {
     Field,
 }
 
+/// A PEM block (RFC 7468).
+pub(super) fn pem(label: &str, der: &[u8]) -> String {
+    let text = STANDARD.encode(der);
+    let mut pem = format!("-----BEGIN {label}-----\n");
+    for line in text.as_bytes().chunks(64) {
+        pem.push_str(&String::from_utf8_lossy(line));
+        pem.push('\n');
+    }
+    pem + "-----END " + label + "-----\n"
+}
+
 impl Certificate {
     /// Reads a certificate as `d2i_X509` does: trailing bytes are ignored.
     ///
@@ -144,13 +155,7 @@ impl Certificate {
 
     /// The certificate in PEM (RFC 7468).
     pub fn pem(&self) -> String {
-        let text = STANDARD.encode(&self.der);
-        let mut pem = "-----BEGIN CERTIFICATE-----\n".to_owned();
-        for line in text.as_bytes().chunks(64) {
-            pem.push_str(&String::from_utf8_lossy(line));
-            pem.push('\n');
-        }
-        pem + "-----END CERTIFICATE-----\n"
+        pem("CERTIFICATE", &self.der)
     }
 
     fn take(&mut self, extension: &ParsedExtension<'_>) {

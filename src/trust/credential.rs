@@ -4,7 +4,7 @@
 //! non-empty `cacert` wins over `ca.crt`. A rotation that changes only the ignored key has no effect. Each CA key has its own key for
 //! revocation lists: `crl` with `cacert`, `ca.crl` with `ca.crt` (`ExtractRoot`).
 
-use super::{Secret, TlsConsumer};
+use super::{Secret, TlsConsumer, bundle};
 
 /// CA keys, the preferred one first.
 pub const CA_KEYS: [&str; 2] = ["cacert", "ca.crt"];
@@ -98,6 +98,27 @@ pub fn revocation_lists(secret: &Secret) -> Option<RevocationLists<'_>> {
     Some(RevocationLists { key, pem: content(secret, key)? })
 }
 
+/// All revocation lists that a proxy uses with the CA bundle, as PEM text: those under their key, and those in the bundle itself.
+pub fn all_revocation_lists(secret: &Secret) -> Option<Vec<u8>> {
+    let mut text = revocation_lists(secret).map(|lists| lists.pem.to_vec()).unwrap_or_default();
+    let known = bundle::read(&text).crls;
+    for list in ca_bundle(secret).map(|ca| bundle::read(ca.pem).crls).unwrap_or_default() {
+        if !known.contains(&list) {
+            if text.last().is_some_and(|last| *last != b'\n') {
+                text.push(b'\n');
+            }
+            text.extend(list.pem().into_bytes());
+        }
+    }
+    (!text.is_empty()).then_some(text)
+}
+
+/// Whether a Secret says that there are no revocation lists: their key is there, without content.
+pub fn has_no_revocation_lists(secret: &Secret) -> bool {
+    all_revocation_lists(secret).is_none()
+        && crl_key(secret).and_then(|key| secret.data.get(key)).is_some_and(|text| text.is_empty())
+}
+
 /// The serving pair that istiod uses; `None` if no pair is complete.
 pub fn serving_pair(secret: &Secret) -> Option<ServingPair<'_>> {
     pair_of(TlsConsumer::Envoy, secret)
@@ -128,7 +149,7 @@ pub(super) fn content<'a>(secret: &'a Secret, key: &str) -> Option<&'a [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trust::fixtures::secret;
+    use crate::trust::fixtures::{ca, secret};
 
     #[test]
     fn prefers_the_generic_keys_to_the_tls_keys() {
@@ -168,6 +189,21 @@ mod tests {
         assert_eq!(lists(&both), Some(("crl", b"c".to_vec())));
         assert_eq!(lists(&both[1..]), Some(("ca.crl", b"d".to_vec())));
         assert_eq!(lists(&[("cacert", ""), ("ca.crt", "b"), ("ca.crl", "d")]), Some(("ca.crl", b"d".to_vec())));
+    }
+
+    #[test]
+    fn finds_lists_under_their_key_and_in_the_bundle_once() {
+        let (one, two) = (ca("one"), ca("two"));
+        let (first, second) = (one.crl_pem(2029, 2031, &[]), two.crl_pem(2029, 2031, &[]));
+        let bundle = one.pem() + &two.pem() + &first + &second;
+        let found = all_revocation_lists(&secret(&[("ca.crt", &bundle), ("ca.crl", first.trim_end())])).expect("lists");
+        assert_eq!(super::bundle::read(&found).crls.len(), 2);
+        assert!(all_revocation_lists(&secret(&[("ca.crt", &one.pem()), ("ca.crl", "")])).is_none());
+        assert!(has_no_revocation_lists(&secret(&[("ca.crt", &one.pem()), ("ca.crl", "")])));
+        for data in [[("ca.crt", one.pem()), ("crl", String::new())], [("ca.crt", bundle), ("ca.crl", String::new())]] {
+            let data = [0, 1].map(|at| (data[at].0, data[at].1.as_str()));
+            assert!(!has_no_revocation_lists(&secret(&data)), "{data:?}");
+        }
     }
 
     #[test]

@@ -46,6 +46,7 @@ pub use finding::{Finding, Severity, Verdict};
 pub use fingerprint::{anchors, certificates_under, content_hash, fingerprint_of, is_distrusted};
 pub use parsed_secret::{Pair, ParsedSecret, Text};
 pub use proxy::Proxy;
+pub(crate) use revocation::blocked_by_lists;
 pub use rule_context::RuleContext;
 pub use rules::{Observation, RULES, Rule};
 pub(crate) use secret::{BASE64, decoded, field};

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 
 use jiff::Timestamp;
 
-use super::Text;
 use super::chain::{Budget, Crl, Refused, Store};
+use super::{Certificate, Text};
 
 /// The lists in use, and the CAs whose clients they block.
 pub(crate) struct Revocation {
@@ -20,6 +20,12 @@ pub(crate) struct Revocation {
     pub(crate) unrelated: Vec<String>,
     /// The number of CAs of the bundle that are valid now.
     pub(crate) valid: usize,
+}
+
+/// The CAs of a bundle whose clients are all refused if these lists are in use.
+pub(crate) fn blocked_by_lists<'c>(bundle: &'c [Certificate], lists: &[Crl], now: Timestamp) -> Vec<&'c Certificate> {
+    let (store, mut budget) = (Store::new(bundle, Some(lists)), Budget::for_lists());
+    bundle.iter().filter(|ca| store.lists_admit_clients_of(ca, now, &mut budget).is_err()).collect()
 }
 
 impl Revocation {

@@ -17,12 +17,16 @@ use trustspan::store::directory::entry;
 use trustspan::trust::bundle;
 
 use crate::policies::{Policies, api};
-use crate::stage::{MANAGED, declare, set_status};
+use crate::stage::{MANAGED, declare, gateway_secret, set_status, status, trustspan};
 use crate::testbed::{
     Authority, Cluster, Kubectl, Patience, Registration, SOON, Scope, Seed, Server, Source, User, shipped, wait_for,
 };
 
-cases![a_client_is_renewed_while_no_replica_runs_if_it_loses_no_trust, the_policy_of_clients_decides_as_the_webhook];
+cases![
+    a_client_is_renewed_while_no_replica_runs_if_it_loses_no_trust,
+    a_named_client_gets_the_bundle_by_the_agent_s_role,
+    the_policy_of_clients_decides_as_the_webhook,
+];
 
 const CLIENT: &str = "trustspan.dev/client";
 const RENEWALS: &str = "client-renewals.mutate.trustspan.dev";
@@ -110,6 +114,40 @@ fn a_client_is_renewed_while_no_replica_runs_if_it_loses_no_trust(cluster: &Clus
         renew(MANAGED, &[&old]).ok()?;
         ensure!(stored()? == canonical(&[&new, &old]), "saw {}", stored()?);
         policies.ensure_evaluated()
+    })
+}
+
+fn a_named_client_gets_the_bundle_by_the_agent_s_role(cluster: &Cluster) -> Result<()> {
+    let (old, new) = (Authority::new("old")?, Authority::new("new")?);
+    cluster.with_temp_ns(|ns| {
+        let mut declared = gateway_secret(ns);
+        declared["spec"]["clients"] = json!({ "secretNames": ["payments"] });
+        cluster.apply(ns, &declared.to_string())?;
+        set_status(cluster, ns, &status(ns, &[]))?;
+        set_status(cluster, ns, &published(&[&new, &old]))?;
+        let server = Server::start_with(cluster, Source::Cluster(User::Webhook), &["--drain-delay=0s"])?;
+        let scope = Scope::Namespaces(vec![ns.to_owned()]);
+        let _registration = Registration::new(cluster, &server, &scope, Patience::Longest)?;
+
+        let (certificate, key) = new.issue_client("payments")?;
+        let written = |name: &str| -> Result<String> {
+            let secret = json!({
+                "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": { "name": name },
+                "stringData": { "ca.crt": canonical(&[&new]), "tls.crt": certificate, "tls.key": key },
+            });
+            let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
+            cluster.kubectl(apply).ns(ns).stdin(secret.to_string()).ok()?;
+            let stored = cluster.get("secret", ns, name)?;
+            Ok(String::from_utf8(STANDARD.decode(stored["data"]["ca.crt"].as_str().context("no ca.crt")?)?)?)
+        };
+        ensure!(written("payments")? == canonical(&[&new]), "the webhook was asked without a Role");
+        declared["metadata"]["namespace"] = json!(ns);
+        let (code, role) = trustspan(&["rbac", "-f", "-"], &declared.to_string())?;
+        ensure!(code == Some(0), "trustspan rbac: {role}");
+        cluster.kubectl(["apply", "-f", "-"]).stdin(role).ok()?;
+        wait_for("the webhook to add the bundle", SOON, || Ok(written("payments")? == canonical(&[&new, &old])))?;
+        ensure!(written("checkout")? == canonical(&[&new]), "another Secret was changed");
+        Ok(())
     })
 }
 

@@ -167,7 +167,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         place: "annotations cert-manager.io/issuer, cert-manager.io/cluster-issuer of a Gateway (Gateway API), ListenerSet or Ingress",
         names: "an Issuer; cert-manager makes a Certificate for each Secret that the object's listeners name, and deletes it when they \
                 name another",
-        why: "not looked at: on a Gateway that is rewritten cert-manager would make a Certificate for the managed Secret, and delete the \
+        why: "such a Gateway is not rewritten: cert-manager would make a Certificate for the managed Secret, and delete the \
               one for the source Secret",
         advice: "write the Certificate by hand and take the annotation away, before a GatewaySecret names the Secret",
     },

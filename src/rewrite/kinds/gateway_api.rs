@@ -6,6 +6,7 @@
 
 use super::{JsonPath, Place, Reference, RewriteRule};
 use crate::api::SourceKind;
+use crate::api::names::{IGNORED_LISTENERS, ISSUER_ANNOTATIONS};
 use crate::json::Json;
 use crate::rewrite::Named;
 use crate::rewrite::tls_settings::{TlsSettings, TrustSource};
@@ -31,14 +32,25 @@ fn references<'a>(object: &'a Json<'a>, namespace: &'a str) -> Vec<Reference<'a>
     let tls = spec.get("tls");
     let validations: Vec<_> = frontends(&tls).flat_map(|settings| authorities(&settings)).collect();
     let listeners = spec.get("listeners");
-    let certificates = listeners.items().flat_map(|listener| listener.path(&["tls", "certificateRefs"]).items());
+    let certificates = listeners.items().flat_map(|listener| {
+        let annotation = issuer_annotation(object, &listener);
+        let certificates = certificates(&listener, namespace);
+        certificates.map(move |reference| Reference { issuer_annotation: annotation, ..reference })
+    });
     let config_maps: Vec<_> = validations.iter().filter_map(|node| config_map(node, namespace)).collect();
-    certificates
-        .chain(validations)
-        .chain([tls.path(&["backend", "clientCertificateRef"])])
-        .filter_map(|node| secret(&node, namespace))
-        .chain(config_maps)
-        .collect()
+    let others = validations.into_iter().chain([tls.path(&["backend", "clientCertificateRef"])]);
+    certificates.chain(others.filter_map(|node| secret(&node, namespace))).chain(config_maps).collect()
+}
+
+/// The annotation by which cert-manager makes a Certificate for the Secrets of a listener (`handleGatewayAPIListeners`). It has the name of the
+/// Secret. If the listener names another Secret, cert-manager deletes it and makes one of that name.
+fn issuer_annotation(object: &Json<'_>, listener: &JsonPath<'_>) -> Option<&'static str> {
+    let annotations = &object["metadata"]["annotations"];
+    let annotation = ISSUER_ANNOTATIONS.into_iter().find(|annotation| annotations[*annotation].is_string())?;
+    let ignored = annotations[IGNORED_LISTENERS].as_str().unwrap_or_default();
+    let is_ignored = ignored.split(',').any(|name| Some(name.trim()) == listener.value["name"].as_str());
+    let is_passed_through = listener.value["tls"]["mode"] == "Passthrough";
+    (!is_ignored && !is_passed_through).then_some(annotation)
 }
 
 fn frontends<'a>(tls: &JsonPath<'a>) -> impl Iterator<Item = JsonPath<'a>> + use<'a> {
@@ -63,7 +75,7 @@ fn config_map<'a>(node: &JsonPath<'a>, own: &'a str) -> Option<Reference<'a>> {
 
 fn reference<'a>(kind: SourceKind, node: &JsonPath<'a>, own: &'a str) -> Option<Reference<'a>> {
     let name = node.get("name");
-    Some(Reference { kind, node: name, prefix: "", name: name.text()?, suffix: "", place: place(node, own) })
+    Some(Reference::of(kind, name, name.text()?, place(node, own)))
 }
 
 fn is_of(node: &JsonPath<'_>, kind: &str, default: &str) -> bool {

@@ -72,7 +72,8 @@ fn config_map<'a>(tls: &JsonPath<'a>) -> Option<Reference<'a>> {
     let text = node.text()?;
     let Credential::ConfigMap { namespace, name } = Credential::parse(text) else { return None };
     let (prefix, suffix) = (&text[..text.rfind(name)?], if text.ends_with(CACERT_SUFFIX) { CACERT_SUFFIX } else { "" });
-    Some(Reference { kind: SourceKind::ConfigMap, node, prefix, name, suffix, place: Place::Namespace(namespace) })
+    let reference = Reference::of(SourceKind::ConfigMap, node, name, Place::Namespace(namespace));
+    Some(Reference { prefix, suffix, ..reference })
 }
 
 fn tls_settings<'a>(object: &'a Json<'a>, _namespace: &'a str) -> Vec<TlsSettings<'a>> {

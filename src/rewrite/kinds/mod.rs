@@ -61,18 +61,25 @@ pub(super) struct Reference<'a> {
     pub(super) suffix: &'static str,
     /// The namespaces in which the name is looked up.
     pub(super) place: Place<'a>,
+    /// The annotation by which cert-manager makes a Certificate for the Secret that the field names.
+    pub(super) issuer_annotation: Option<&'static str>,
 }
 
 impl<'a> Reference<'a> {
+    fn of(kind: SourceKind, node: JsonPath<'a>, name: &'a str, place: Place<'a>) -> Self {
+        Self { kind, node, prefix: "", name, suffix: "", place, issuer_annotation: None }
+    }
+
     /// A field that holds a bare name, looked up in one namespace.
     fn bare(node: &JsonPath<'a>, namespace: &'a str) -> Option<Self> {
         let place = Place::Namespace(namespace);
-        Some(Self { kind: SourceKind::Secret, node: *node, prefix: "", name: node.text()?, suffix: "", place })
+        Some(Self::of(SourceKind::Secret, *node, node.text()?, place))
     }
 
     /// Whether another field names the same object.
     pub(super) fn is_same_name(&self, other: &Self) -> bool {
-        (self.kind, self.name, &self.place) == (other.kind, other.name, &other.place)
+        let of = |one: &'_ Self| (one.kind, one.issuer_annotation);
+        (of(self), self.name, &self.place) == (of(other), other.name, &other.place)
     }
 
     /// Whether this is the field's value.
@@ -122,7 +129,7 @@ impl<'a> Credential<'a> {
     fn reference(self, node: &JsonPath<'a>, proxies: &Place<'a>) -> Option<Reference<'a>> {
         let Self::Secret { prefix, namespace, name } = self else { return None };
         let place = namespace.map_or_else(|| proxies.clone(), Place::Namespace);
-        Some(Reference { kind: SourceKind::Secret, node: *node, prefix, name, suffix: "", place })
+        Some(Reference { prefix, ..Reference::of(SourceKind::Secret, *node, name, place) })
     }
 
     /// The CAs that istiod serves as `<credential>-cacert`.

@@ -359,3 +359,53 @@ fn a_stored_gateway_keeps_a_managed_config_map_that_is_missing() {
     let stored = after(&object, None, &registry());
     assert_eq!(after(&object, Some(&stored), &Registry::new([gone])), stored);
 }
+
+fn blockers(object: &Value) -> Vec<String> {
+    let json = Json::from(object);
+    let namespace = object["metadata"]["namespace"].as_str().unwrap();
+    let write = Write { kind: Kind::of(&json), namespace, object: &json, old: None, by_agent: false };
+    rewrite(&write, &registry()).blockers.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn warns_about_a_gateway_that_names_the_source_secret_and_selects_other_pods() {
+    for selector in [json!({"istio": "second"}), json!({}), Value::Null] {
+        let mut object = istio(json!({"mode": "MUTUAL", "credentialName": "root"}));
+        object["spec"]["selector"] = selector;
+        let said = blockers(&object);
+        let expected = "it does not select the workloadLabels of the GatewaySecret for Secret root; if its pods run there, name the managed Secret";
+        assert_eq!(said, [expected]);
+        assert_eq!(after(&object, None, &registry()), object);
+    }
+    let mut unrelated = istio(json!({"mode": "MUTUAL", "credentialName": "other"}));
+    unrelated["spec"]["selector"] = json!({"istio": "second"});
+    assert_eq!(blockers(&unrelated), [""; 0]);
+}
+
+#[test]
+fn does_not_rename_what_cert_manager_issues_by_an_annotation() {
+    let listener =
+        |name: &str| json!({"name": name, "protocol": "HTTPS", "tls": {"certificateRefs": [{"name": "root"}]}});
+    let of = |kind: &str, annotations: Value| {
+        let mut object = gateway_api(json!({"listeners": [listener("a"), listener("b")]}));
+        object["kind"] = json!(kind);
+        object["metadata"]["annotations"] = annotations;
+        let renamed = after(&object, None, &registry());
+        let name = |at: usize| {
+            renamed["spec"]["listeners"][at]["tls"]["certificateRefs"][0]["name"].as_str().unwrap().to_owned()
+        };
+        ([name(0), name(1)], blockers(&object))
+    };
+    let names = |names: [&str; 2]| names.map(str::to_owned);
+    for kind in ["Gateway", "ListenerSet"] {
+        assert_eq!(of(kind, json!({"cert-manager.io/common-name": "edge"})), (names(["gw", "gw"]), vec![]));
+        for annotation in ["cert-manager.io/issuer", "cert-manager.io/cluster-issuer"] {
+            let said = format!(
+                "cert-manager would issue Secret gw by annotation {annotation}; remove that: Certificate root stays"
+            );
+            assert_eq!(of(kind, json!({annotation: "mesh-ca"})), (names(["root", "root"]), vec![said.clone()]));
+            let ignored = json!({annotation: "mesh-ca", "cert-manager.io/ignore-tls-listeners": "x, b"});
+            assert_eq!(of(kind, ignored), (names(["root", "gw"]), vec![said]), "cert-manager ignores listener b");
+        }
+    }
+}

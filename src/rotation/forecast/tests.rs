@@ -41,21 +41,23 @@ fn client(authority: &Authority, name: &str, is_issued: bool) -> ClientState {
 
 /// What is forecast for a GatewaySecret in phase Steady, and the condition's message.
 fn forecast_of(change: impl FnOnce(&mut Entry, &mut Vec<ClientState>)) -> (Forecast, String) {
-    forecast_with(change, |_| Vec::new())
+    forecast_with(&ca("old"), |_| {}, change, |_| Vec::new())
 }
 
-/// The same, with readers that may depend on the clients.
+/// The same with a change of the source Secret, and with readers that may depend on the clients.
 fn forecast_with(
+    old: &Authority,
+    change_source: impl FnOnce(&mut SecretSummary),
     change: impl FnOnce(&mut Entry, &mut Vec<ClientState>),
     readers: impl FnOnce(&[ClientState]) -> Vec<TlsReader>,
 ) -> (Forecast, String) {
-    let old = ca("old");
     let mut entry = Entry { status: GatewaySecretStatus::default(), ..entry("mesh", "root", "gw") };
     entry.resolved.ca_secret_ref = Some("ca".into());
     entry.spec.clients.all_declared = true;
-    let mut clients = vec![client(&old, "payments", true)];
+    let mut clients = vec![client(old, "payments", true)];
     change(&mut entry, &mut clients);
-    let (ca, source) = (source(&old), pair(&old));
+    let (ca, mut source) = (source(old), pair(old));
+    change_source(&mut source);
     let with_ca = entry.resolved.ca_secret_ref.is_some();
     let is_here = entry.ca_namespaces().is_empty();
     let issuer = entry.spec.issuer_secret_name.as_ref().filter(|_| is_here).map(|_| &ca);
@@ -103,6 +105,27 @@ fn a_rotation_of_declared_clients_completes() {
     // Without a Secret of the CA, the new CA reaches the source Secret when its Certificate is reissued.
     let (forecast, message) = forecast_of(|entry, _| entry.resolved.ca_secret_ref = None);
     assert!(forecast.completes, "{message}");
+}
+
+#[test]
+fn it_stops_where_revocation_lists_do_not_cover_the_new_ca() {
+    for has_ca in [true, false] {
+        let old = ca("old");
+        let text = old.crl_pem(2029, 2031, &[]);
+        let lists = crate::trust::bundle::read(text.as_bytes()).crls;
+        let (forecast, message) = forecast_with(
+            &old,
+            |source| (source.lists, source.revocation) = (lists, Some("lists".to_owned())),
+            |entry, _| {
+                if !has_ca {
+                    entry.resolved.ca_secret_ref = None;
+                }
+            },
+            |_| Vec::new(),
+        );
+        assert!(!forecast.completes, "{message}");
+        assert!(message.contains("Add its list to ca.crl of Secret root"), "{message}");
+    }
 }
 
 #[test]
@@ -178,7 +201,7 @@ fn it_names_the_server_that_accepts_a_client_only_by_its_hash() {
         let trust = ReaderTrust::NotVerified;
         vec![TlsReader { pins, ..TlsReader::of("Gateway mesh/shop", "verifyCertificateHash", trust) }]
     };
-    let (forecast, message) = forecast_with(two, by_hash);
+    let (forecast, message) = forecast_with(&ca("old"), |_| {}, two, by_hash);
     assert!(!forecast.completes, "{message}");
     let said = "Gateway mesh/shop (verifyCertificateHash) accepts payments only by the hash";
     assert!(message.contains(said) && message.contains("by subjectAltNames"), "{message}");

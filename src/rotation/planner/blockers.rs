@@ -135,12 +135,13 @@ impl<'a> Blockers<'a> {
         }
         // A Certificate that is already being issued needs no permission.
         let certificate = certificate.filter(|certificate| !certificate.is_issuing() && self.is_ahead(deadline))?;
-        let blocker = certificate.renewal.blocker(self.view.now)?;
         let name = &certificate.name;
-        let renew = match name.split_once('/') {
-            Some((namespace, name)) => format!("cmctl renew {name} -n {namespace}"),
-            None => format!("cmctl renew {name}"),
-        };
+        if let Some(blocked) = &certificate.blocked {
+            let reason = format!("Certificate {name} is not reissued. {blocked}");
+            return Some(Pause { until: deadline, ..Pause::for_action(reason) });
+        }
+        let blocker = certificate.renewal.blocker(self.view.now)?;
+        let renew = renew_command(name);
         let advice = match deadline {
             Some(at) => format!(
                 "Renew it before {at}, when it is reissued regardless because a CA that it depends on expires: {renew}"
@@ -155,7 +156,9 @@ impl<'a> Blockers<'a> {
     /// Why a client's Certificate is not reissued.
     pub(super) fn client_pause(&self, client: &ClientState) -> Option<Pause> {
         let certificate = client.certificate.as_ref();
-        let is_closed = |one: &Issuance| !one.is_issuing() && one.renewal.blocker(self.view.now).is_some();
+        let is_closed = |one: &Issuance| {
+            !one.is_issuing() && (one.blocked.is_some() || one.renewal.blocker(self.view.now).is_some())
+        };
         let by_hash = self.by_hash.as_ref().filter(|(names, _)| names.contains(client.name.as_str()));
         // Deadlines are computed only if necessary, since they cost signature checks.
         if self.pause.is_none() && by_hash.is_none() && !certificate.is_some_and(is_closed) {
@@ -226,6 +229,22 @@ impl<'a> Blockers<'a> {
     fn is_ahead(&self, deadline: Option<Timestamp>) -> bool {
         deadline.is_none_or(|at| self.view.now < at)
     }
+}
+
+/// The command with which a person renews a Certificate.
+fn renew_command(certificate: &str) -> String {
+    match certificate.split_once('/') {
+        Some((namespace, name)) => format!("cmctl renew {name} -n {namespace}"),
+        None => format!("cmctl renew {certificate}"),
+    }
+}
+
+/// The wait for a Certificate whose reissue the API server refuses.
+pub(super) fn refused_reissue(certificate: &Issuance) -> Option<Pause> {
+    let (name, refused) = (&certificate.name, certificate.refused.as_ref().filter(|_| !certificate.is_issuing())?);
+    let refused = refused.trim_end_matches('.');
+    let renew = renew_command(name);
+    Some(Pause::for_action(format!("Certificate {name} is not reissued. {refused}. Or renew it yourself: {renew}")))
 }
 
 impl SwitchBlocker {
@@ -528,6 +547,20 @@ fn rename_help(entry: &Entry, reader: &TlsReader) -> String {
     if reader.opted_out {
         return format!(
             "Allow the webhook to rewrite it: kubectl annotate {resource} -n {namespace} trustspan.dev/rewrite-"
+        );
+    }
+    if let Some(annotation) = reader.issuer_annotation {
+        let source = entry.source_name();
+        return format!(
+            "cert-manager would issue Secret {} by its annotation {annotation}, so the webhook does not rewrite it. Remove the annotation: \
+             Certificate {source} stays, and the webhook rewrites the Gateway",
+            entry.managed_name()
+        );
+    }
+    if reader.selects_others {
+        return format!(
+            "It does not select spec.workloadLabels, so the webhook does not rewrite it. Let it select these labels, or name Secret {} in it",
+            entry.managed_name()
         );
     }
     if reader.is_exported {

@@ -4,10 +4,11 @@ use jiff::Timestamp;
 
 use super::blockers::{Pause, client_deadline, clients_that};
 use super::history::{View, admits, current, verifies, verifies_to_the_end};
+use super::revocation::{ListedBundle, list_source};
 use super::rules::{Rule, applies};
 use super::snapshot::{CaConfigMap, TrustCopy};
 use crate::api::Mode;
-use crate::api::names::managed_config_map_name;
+use crate::api::names::{CACERT_SUFFIX, managed_config_map_name};
 use crate::rotation::SecretSummary;
 use crate::rotation::journal::{Authority, Version};
 use crate::rotation::name_list::few;
@@ -33,6 +34,10 @@ pub(super) struct PlannedBundle {
 pub(super) struct Bundles {
     pub(super) gateways: PlannedBundle,
     pub(super) clients: PlannedBundle,
+    /// The CAs to write to the managed Secret now.
+    pub(super) managed: Vec<Certificate>,
+    /// Why an object does not get a new CA: it has revocation lists, and none of that CA.
+    pub(super) unlisted: Vec<String>,
     /// The CAs to write to `<managed>-cacert`, if any.
     pub(super) sibling: Option<Vec<Certificate>>,
     /// The copies of ConfigMaps of `spec.clients.caConfigMapNames` to write: names of the ConfigMaps, and the CAs.
@@ -59,11 +64,17 @@ impl Bundles {
         let gateways = keeping_connections(view, gateways, stored, &presented, admits);
         let published = view.journal.client_bundles.last().map(|bundle| bundle.trust.as_slice()).unwrap_or_default();
         let clients = keeping_connections(view, clients, published, &served_chains(view), verifies);
-        let sibling = sibling_bundle(view, &gateways.trust);
-        let maps = view.snapshot.config_maps.iter();
-        let config_maps =
-            maps.filter_map(|map| Some((map.name.clone(), config_map_bundle(view, map, &gateways.trust)?))).collect();
-        Self { gateways, clients, sibling, config_maps }
+        let used = view.snapshot.managed.map(|managed| managed.anchors.as_slice()).unwrap_or_default();
+        let source = format!("Secret {}", view.entry.source_name());
+        let managed = ListedBundle::of(view, &gateways.trust, used, (list_source(view.snapshot), &source));
+        let mut unlisted: Vec<_> = managed.left_out.into_iter().collect();
+        let sibling = sibling_bundle(view, &gateways.trust, &mut unlisted);
+        let mut config_maps = Vec::new();
+        for map in &view.snapshot.config_maps {
+            let wanted = config_map_bundle(view, map, &gateways.trust, &mut unlisted);
+            config_maps.extend(wanted.map(|trust| (map.name.clone(), trust)));
+        }
+        Self { gateways, clients, managed: managed.trust, unlisted, sibling, config_maps }
     }
 }
 
@@ -236,13 +247,18 @@ fn delivered(view: &View<'_>, authority: &Authority) -> Timestamp {
 
 /// The CAs to write to `<managed>-cacert`: those of `<source>-cacert`, with ours replaced by the managed bundle. A Gateway that is rewritten
 /// from one to the other then accepts the same clients as before. `None` if nothing is to be written.
-fn sibling_bundle(view: &View<'_>, bundle: &[Certificate]) -> Option<Vec<Certificate>> {
+fn sibling_bundle(view: &View<'_>, bundle: &[Certificate], unlisted: &mut Vec<String>) -> Option<Vec<Certificate>> {
     let written = match view.snapshot.managed_sibling {
         TrustCopy::Foreign => return None,
         TrustCopy::Absent => None,
         TrustCopy::Managed(written) => Some(written),
     };
     let source = view.snapshot.source_sibling;
+    let lists = (source, &*format!("Secret {}{CACERT_SUFFIX}", view.entry.source_name()));
+    let used = written.map(|written| written.anchors.as_slice()).unwrap_or_default();
+    let ListedBundle { trust: bundle, left_out } = ListedBundle::of(view, bundle, used, lists);
+    let bundle = bundle.as_slice();
+    unlisted.extend(left_out);
     let wanted = match source {
         // Without a sibling istiod takes the bundle of the Secret itself.
         None => written.map(|_| bundle.to_vec())?,
@@ -256,7 +272,12 @@ fn sibling_bundle(view: &View<'_>, bundle: &[Certificate]) -> Option<Vec<Certifi
 }
 
 /// The CAs to write to the copy of a ConfigMap of `spec.clients.caConfigMapNames`. `None` if nothing is to be written.
-fn config_map_bundle(view: &View<'_>, map: &CaConfigMap<'_>, bundle: &[Certificate]) -> Option<Vec<Certificate>> {
+fn config_map_bundle(
+    view: &View<'_>,
+    map: &CaConfigMap<'_>,
+    bundle: &[Certificate],
+    unlisted: &mut Vec<String>,
+) -> Option<Vec<Certificate>> {
     let written = match map.managed {
         TrustCopy::Foreign => return None,
         TrustCopy::Absent => None,
@@ -273,7 +294,11 @@ fn config_map_bundle(view: &View<'_>, map: &CaConfigMap<'_>, bundle: &[Certifica
     };
     // Gateways name the copy, so it stays when its source is deleted.
     let source = config_map_fault(view, map).is_none().then_some(map.source).flatten().or(written)?;
-    let wanted = with_managed_bundle(view, &source.anchors, bundle);
+    let used = written.map(|written| written.anchors.as_slice()).unwrap_or_default();
+    let lists = (Some(source), &*format!("ConfigMap {}", map.name));
+    let ListedBundle { trust: bundle, left_out } = ListedBundle::of(view, bundle, used, lists);
+    unlisted.extend(left_out);
+    let wanted = with_managed_bundle(view, &source.anchors, &bundle);
     let is_current = |written: &SecretSummary| written.anchors == wanted && written.revocation == source.revocation;
     (!bundle.is_empty() && !wanted.is_empty() && !written.is_some_and(is_current)).then_some(wanted)
 }

@@ -14,7 +14,7 @@ use crate::registry::Entry;
 use crate::rotation::SecretSummary;
 use crate::rotation::journal::{Authority, Client, CutOff, DelaysInForce, Journal, Version};
 use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader};
-use crate::trust::credential::CA_KEYS;
+use crate::trust::credential::{CA_KEYS, CRL_KEYS};
 use crate::trust::equivalence::are_equivalent;
 use crate::trust::{Certificate, Finding, bundle, field, is_distrusted};
 
@@ -680,7 +680,8 @@ fn unconverged(
 
 /// The chain of the managed Secret, if it can be served. A broken bundle does not matter here.
 fn served_chain<'a>(snapshot: &Snapshot<'a>) -> Option<&'a [Certificate]> {
-    let spares_pair = |finding: &Finding| CA_KEYS.iter().any(|key| finding.field == field(key));
+    let of_bundle = |finding: &Finding| CA_KEYS.iter().chain(&CRL_KEYS).any(|key| finding.field == field(key));
+    let spares_pair = of_bundle;
     let managed = snapshot.managed.filter(|managed| managed.denials.iter().all(spares_pair))?;
     non_empty(&managed.chain)
 }

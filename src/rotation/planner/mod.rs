@@ -6,7 +6,7 @@
 //!
 //! The files in the order in which a snapshot passes through them: `snapshot` (what was read), `history` (what the journal records of it, and the
 //! view of both that all steps take), `probe` (what gateways showed over TLS), `consumers` (what TrustConsumers have loaded), `bundles` (which CAs
-//! are in which bundle), `blockers` (what a step waits for) and `plan` (the steps).
+//! are in which bundle), `revocation` (which of them have a list), `blockers` (what a step waits for) and `plan` (the steps).
 
 mod blockers;
 mod bundles;
@@ -15,6 +15,7 @@ mod history;
 mod pace;
 mod plan;
 mod probe;
+mod revocation;
 pub(super) mod rules;
 mod snapshot;
 
@@ -24,6 +25,7 @@ mod tests;
 pub(super) use blockers::Pause;
 pub use blockers::{SwitchBlocker, TrustSourceBlocker};
 pub use plan::{PairOf, Plan, Step, plan};
+pub(super) use revocation::list_source;
 pub use snapshot::{
     AdditionalSource, Answer, CaConfigMap, Canary, ClientState, Endpoint, FurtherCertificate, Issuance, LoadedTrust,
     Pending, ProbeResult, REPORT_TIMEOUT, Shown, Snapshot, SourceState, Trust, TrustCopy, TrustLoader,

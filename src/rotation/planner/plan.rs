@@ -6,10 +6,11 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::blockers::{
     Blockers, Pause, SwitchBlocker, TrustSourceBlocker, client_deadline, clients_that, config_map_blocker,
-    needs_restart, restart_help, serving_deadline, unlisted_clients,
+    needs_restart, refused_reissue, restart_help, serving_deadline, unlisted_clients,
 };
 use super::bundles::{Bundles, PlannedBundle};
 use super::history::{View, admits, authorities, holds, verifies, verifies_to_the_end};
+use super::revocation::list_source;
 use super::snapshot::{ClientState, Issuance, Pending, Snapshot, TrustCopy};
 use super::rules::{Rule, applies};
 use super::{consumers, history, pace, probe};
@@ -302,6 +303,12 @@ impl Decided {
     fn reissue(&mut self, certificate: &Issuance) {
         self.steps.push(Step::Reissue { certificate: certificate.name.clone() });
     }
+
+    /// Requests a reissue, and says why the API server refused the last request.
+    fn reissue_for(&mut self, step: StepName, certificate: &Issuance) {
+        self.reissue(certificate);
+        self.waits.extend(refused_reissue(certificate).map(|pause| pause.wait(step)));
+    }
 }
 
 fn decide(view: &View<'_>, blockers: &Blockers<'_>, bundles: &Bundles, canary: Option<&Issuance>) -> Decided {
@@ -310,6 +317,8 @@ fn decide(view: &View<'_>, blockers: &Blockers<'_>, bundles: &Bundles, canary: O
         Mode::Copy => copy_source(view, blockers, &mut decided),
         Mode::Bundle => write_managed(view, blockers, bundles, &mut decided),
     }
+    let unlisted = bundles.unlisted.iter().map(|reason| Pause::for_action(reason.as_str()).wait(StepName::ExpandTrust));
+    decided.waits.extend(unlisted);
     let copies = bundles.config_maps.iter().cloned();
     decided.steps.extend(copies.map(|(source, trust)| Step::WriteConfigMap { source, trust }));
     for map in &view.snapshot.config_maps {
@@ -324,7 +333,7 @@ fn decide(view: &View<'_>, blockers: &Blockers<'_>, bundles: &Bundles, canary: O
         decided.wait_for_action(StepName::ExpandTrust, reason);
     }
     if let Some(certificate) = canary {
-        decided.reissue(certificate);
+        decided.reissue_for(view.gateway_step, certificate);
     }
     learn_ca(view, blockers, &mut decided);
     promote(view, blockers, &mut decided);
@@ -353,7 +362,10 @@ fn missing_signers(view: &View<'_>) -> impl Iterator<Item = String> {
 /// Mode `Copy`: the managed Secret holds what the source Secret does.
 fn copy_source(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
     let Ok(source) = view.snapshot.usable_source() else { return };
-    let is_copy = |held: &SecretSummary| held.anchors == source.anchors && held.chain == source.chain;
+    let lists = list_source(view.snapshot).and_then(|lists| lists.revocation.as_ref());
+    let is_copy = |copy: &SecretSummary| {
+        copy.anchors == source.anchors && copy.chain == source.chain && copy.revocation.as_ref() == lists
+    };
     if view.snapshot.managed.is_some_and(is_copy) {
         return;
     }
@@ -366,7 +378,7 @@ fn copy_source(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) 
 /// Mode `Bundle`: the managed Secret holds the gateways' bundle, and the source Secret's pair once clients verify it.
 fn write_managed(view: &View<'_>, blockers: &Blockers<'_>, bundles: &Bundles, decided: &mut Decided) {
     let gateways = &bundles.gateways;
-    if gateways.trust.is_empty() {
+    if bundles.managed.is_empty() {
         return;
     }
     let pair = match (view.served_chain, view.source_chain) {
@@ -392,9 +404,11 @@ fn write_managed(view: &View<'_>, blockers: &Blockers<'_>, bundles: &Bundles, de
     }
     // If the agent wrote the content itself, another write would not correct it.
     let is_ours = |held: &SecretSummary| held.denials.is_empty() || held.is_plain;
-    let is_written = view.snapshot.managed.is_some_and(|held| held.anchors == gateways.trust && is_ours(held));
+    let lists = list_source(view.snapshot).and_then(|lists| lists.revocation.as_ref());
+    let is_current = |stored: &SecretSummary| stored.anchors == bundles.managed && stored.revocation.as_ref() == lists;
+    let is_written = view.snapshot.managed.is_some_and(|stored| is_current(stored) && is_ours(stored));
     if !is_written || pair == PairOf::Source {
-        decided.steps.push(Step::WriteManaged { trust: gateways.trust.clone(), pair });
+        decided.steps.push(Step::WriteManaged { trust: bundles.managed.clone(), pair });
     } else if !view.client_issuers.iter().all(|ca| gateways.trust.contains(ca)) || gateways.needed > 0 {
         let who = clients_that(view, |_, held| !view.has_followed(held));
         let who = who.map(|who| format!(": {who}")).unwrap_or_default();
@@ -463,7 +477,7 @@ fn learn_ca(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
                 let reason = format!("{rejected}. {}", pause.reason);
                 decided.waits.push(Pause { reason, ..pause }.wait(StepName::ExpandTrust));
             }
-            None => decided.reissue(certificate),
+            None => decided.reissue_for(StepName::ExpandTrust, certificate),
         }
     }
 }
@@ -612,6 +626,12 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
     let (mut pauses, mut due, mut names, changed) = (Vec::new(), Vec::new(), Vec::new(), view.changed());
     for client in &lagging {
         let Some(certificate) = &client.certificate else { continue };
+        // A refused request takes no place of another.
+        if let Some(refused) = refused_reissue(certificate) {
+            decided.reissue(certificate);
+            pauses.push(refused);
+            continue;
+        }
         let deadline = || newest(client).and_then(|held| client_deadline(view, held));
         match pace::pause(certificate, changed, deadline, view.now) {
             Some(pause) => pauses.push(pause),
@@ -690,7 +710,7 @@ fn reissue_source(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decide
         (None, None, Some(reason)) => decided.wait_for_action(step, reason),
         (None, None, None) => match pace() {
             Some(pause) => decided.waits.push(pause.wait(step)),
-            None => decided.reissue(certificate),
+            None => decided.reissue_for(step, certificate),
         },
     }
 }
@@ -752,7 +772,10 @@ fn reissue_further_certificates(view: &View<'_>, blockers: &Blockers<'_>, decide
         let pause = blockers.reissue_pause(Some(certificate), deadline);
         match pause.or_else(lagging).or_else(switch).or_else(pace) {
             Some(pause) => pauses.push(pause),
-            None => decided.reissue(certificate),
+            None => {
+                decided.reissue(certificate);
+                pauses.extend(refused_reissue(certificate));
+            }
         }
     }
     decided.waits.extend(pause_waits(StepName::ReissueServingCertificate, pauses));

@@ -213,6 +213,10 @@ pub struct Issuance {
     pub validity: Option<(Timestamp, Timestamp)>,
     /// cert-manager reports that its Secret does not exist (condition `Ready`, reason `DoesNotExist`).
     pub lacks_secret: bool,
+    /// Why its reissue must not be requested, and what to do: a sentence without its full stop.
+    pub blocked: Option<String>,
+    /// Why the API server refused the last request to reissue it, and what to do: a sentence.
+    pub refused: Option<String>,
     /// When its owner allows a renewal.
     pub renewal: RenewalPolicy,
 }

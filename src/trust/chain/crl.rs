@@ -8,7 +8,7 @@ use super::name::Name;
 use super::parsed_cert::{self, AuthorityKeyId, CRL_SIGN, KEY_CERT_SIGN, ParsedCert};
 use super::{Budget, Refused, Store};
 use crate::trust::Certificate;
-use crate::trust::certificate::{hex, sha256, timestamp};
+use crate::trust::certificate::{hex, pem, sha256, timestamp};
 use crate::trust::der::{self, Cbs, SEQUENCE};
 use crate::trust::name;
 use crate::trust::signature_verdict::SignatureFault;
@@ -95,6 +95,11 @@ impl Crl {
         };
         crl.extensions(&list)?;
         Ok(crl)
+    }
+
+    /// The list as a PEM block.
+    pub fn pem(&self) -> String {
+        pem("X509 CRL", &self.der)
     }
 
     /// The CA that it names as its issuer (RFC 4514).

@@ -180,6 +180,16 @@ fn the_source_is_not_reissued_under_a_gateway_that_presents_it() {
     let waits = scene.reconcile().waits;
     let advice = "rewrites it if namespace apps has a GatewaySecret for Secret root. Otherwise let it name Secret gw";
     assert!(waits.iter().any(|wait| wait.needs_action && wait.reason.contains(advice)), "{waits:?}");
+    let direct = || TlsReader { presents_source: true, ..reader(ReaderTrust::NotVerified) };
+    let annotated = TlsReader { issuer_annotation: Some("cert-manager.io/issuer"), ..direct() };
+    for (reader, advice) in [
+        (TlsReader { selects_others: true, ..direct() }, "Let it select these labels, or name Secret gw in it"),
+        (annotated, "Remove the annotation: Certificate root stays"),
+    ] {
+        scene.readers = vec![reader];
+        let waits = scene.reconcile().waits;
+        assert!(waits.iter().any(|wait| wait.needs_action && wait.reason.contains(advice)), "{waits:?}");
+    }
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn waits(plan: &Plan, step: StepName) -> Vec<&Wait> {
 }
 
 /// A scene in which the Issuer signs with the new CA and webhooks know it, so that only reissues are missing.
-fn promoted(old: &Authority, new: &Authority, renewal: [RenewalPolicy; 2]) -> Scene {
+pub(super) fn promoted(old: &Authority, new: &Authority, renewal: [RenewalPolicy; 2]) -> Scene {
     let mut scene = Scene::steady(old);
     scene.renewal = renewal;
     scene.ca = source(new);

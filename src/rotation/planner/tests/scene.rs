@@ -47,6 +47,8 @@ pub(super) struct Scene {
     pub(super) issued: Option<Timestamp>,
     /// Whether it is being reissued.
     pub(super) is_issuing: bool,
+    /// Why its reissue was refused.
+    pub(super) refused: Option<String>,
     pub(super) bundle_readers: Vec<ClientState>,
     pub(super) trust_loaders: Vec<TrustLoader>,
     pub(super) unlisted_namespaces: Vec<String>,
@@ -120,6 +122,7 @@ impl Scene {
             pending: None,
             issued: None,
             is_issuing: false,
+            refused: None,
             bundle_readers: Vec::new(),
             trust_loaders: Vec::new(),
             unlisted_namespaces: Vec::new(),
@@ -162,6 +165,7 @@ impl Scene {
                 name: "gateway".to_owned(),
                 issued: self.issued,
                 issuing: self.is_issuing.then_some(self.now),
+                refused: self.refused.clone(),
                 renewal: self.renewal[1],
                 ..Issuance::default()
             }),
@@ -215,7 +219,10 @@ impl Scene {
                 Step::WriteManaged { trust, pair } => {
                     let from = if *pair == PairOf::Source { Some(&self.source) } else { self.managed.as_ref() };
                     let chain = from.map(|facts| facts.chain.clone()).unwrap_or_default();
-                    self.managed = Some(SecretSummary { anchors: trust.clone(), chain, ..SecretSummary::default() });
+                    let written = SecretSummary { anchors: trust.clone(), chain, ..SecretSummary::default() };
+                    let has_lists = self.source.revocation.is_some() || self.source.has_no_lists;
+                    let lists = if has_lists { Some(&self.source) } else { self.managed.as_ref() };
+                    self.managed = Some(written.with_lists_of(lists));
                 }
                 Step::WriteSibling { trust } => {
                     self.managed_sibling = Some(SecretSummary { anchors: trust.clone(), ..SecretSummary::default() });

@@ -18,7 +18,7 @@ enum Act {
 }
 
 /// A part of the reason, and whether a person has to act. More specific texts come first.
-const WAITS: [(&str, Act); 45] = [
+const WAITS: [(&str, Act); 47] = [
     // Requests of certificates.
     ("its issuer has not answered since", Act::Yes),
     ("its issuance failed at", Act::Yes),
@@ -32,6 +32,8 @@ const WAITS: [(&str, Act); 45] = [
     // Waits of probes. Without a probe, the propagation delay ends the wait, even if the canary is not renewed.
     ("Gateways have earlier content of the managed Secret", Act::Sometimes),
     ("so propagationDelays.gateways is assumed", Act::No),
+    // A refused write: every step that reissues a Certificate.
+    ("is not reissued. ", Act::Yes),
     // Pauses, change windows and renewal policies.
     ("spec.paused is true", Act::Yes),
     ("No change window of the RotationPolicy is open", Act::No),
@@ -40,6 +42,7 @@ const WAITS: [(&str, Act); 45] = [
     ("spec.renewal.windows allows no renewal before", Act::No),
     ("cert-manager has set no status.renewalTime", Act::Yes),
     // Step ExpandTrust.
+    ("Revocation lists are in use", Act::Yes),
     ("Configure the issuer to use one CA", Act::Yes),
     ("is being reissued to obtain the CA", Act::No),
     ("to obtain the CA", Act::No),
