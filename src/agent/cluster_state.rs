@@ -659,6 +659,7 @@ fn issuance(certificate: &DynamicObject) -> Issuance {
         name: certificate.metadata.name.clone().unwrap_or_default(),
         is_issuing: condition(certificate, "Issuing").is_some(),
         renewal: RenewalPolicy::of(&certificate.data["spec"]["renewal"]),
+        renders_pkcs12: certificate.data["spec"]["keystores"]["pkcs12"]["create"] == true,
     }
 }
 

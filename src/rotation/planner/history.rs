@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use super::snapshot::{ClientState, Snapshot, SourceState, Trust, TrustCopy};
+use super::truststores;
 use crate::api::{
     LeafKind, OnServingCertificateExpiry, Period, Phase, StepName, TrustAnchor, TrustBundleTarget, WindowState,
 };
@@ -255,7 +256,7 @@ fn record_clients(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp
             Some(known) if known.chain == client.chain && matches!(client.trust, Trust::Issued { .. }) => {
                 known.trust.clone()
             }
-            _ => trusted(snapshot, client, journal, now),
+            _ => truststores::visible(client, trusted(snapshot, client, journal, now), journal.client_bundles.last()),
         };
         let recorded = journal.clients.entry(client.name.clone()).or_default();
         recorded.loads_once = client.loads_once;

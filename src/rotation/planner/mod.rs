@@ -12,15 +12,18 @@ mod blockers;
 mod bundles;
 mod consumers;
 mod history;
+mod keystores;
 mod plan;
 mod probe;
 mod snapshot;
+mod truststores;
 
 #[cfg(test)]
 mod tests;
 
 pub(super) use blockers::Pause;
 pub use blockers::{SwitchBlocker, TrustSourceBlocker};
+pub(super) use keystores::successor_wait;
 pub use plan::{PairOf, Plan, Step, plan};
 pub use snapshot::{
     AdditionalSource, Answer, CaConfigMap, Canary, ClientState, Endpoint, FurtherCertificate, Issuance, LoadedTrust,

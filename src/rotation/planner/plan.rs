@@ -11,7 +11,7 @@ use super::blockers::{
 use super::bundles::{Bundles, PlannedBundle};
 use super::history::{View, admits, authorities, holds, migrated, verifies, verifies_to_the_end};
 use super::snapshot::{ClientState, Issuance, Pending, Snapshot, TrustCopy};
-use super::{consumers, history, probe};
+use super::{consumers, history, keystores, probe};
 use crate::api::names::{ADOPT, CACERT_SUFFIX};
 use crate::api::{Endpoints, Mode, OnServingCertificateExpiry, Period, Phase, StepName, TrustSourceUse, Wait};
 use crate::rotation::SecretSummary;
@@ -43,6 +43,8 @@ pub struct Plan {
     pub lagging: Vec<String>,
     /// Why clients are not reissued that a server accepts only by the hash of their certificate, and what to do.
     pub pinned: Option<String>,
+    /// Why clients are not reissued whose Java truststore would hide a CA, and what to do.
+    pub hidden: Option<String>,
     /// Declared clients that a change of the gateways' content cut off, by name.
     pub cut_off: Vec<String>,
     /// What the gateways showed; `None` if they were not probed.
@@ -148,8 +150,9 @@ pub fn plan(snapshot: &Snapshot<'_>, before: &Journal, now: Timestamp) -> Plan {
         steps: decided.steps,
         waits: decided.waits,
         unlisted_clients: unlisted_clients(snapshot),
-        lagging: lagging(&view, &blockers),
+        lagging: if decided.hidden.is_none() { lagging(&view, &blockers) } else { Vec::new() },
         pinned: decided.pinned,
+        hidden: decided.hidden,
         cut_off: Vec::new(),
         endpoints: probe.endpoints,
         unprobed: snapshot.unprobed.clone(),
@@ -284,6 +287,7 @@ struct Decided {
     switch_blocker: Option<SwitchBlocker>,
     undistrusted: Option<String>,
     pinned: Option<String>,
+    hidden: Option<String>,
 }
 
 impl Decided {
@@ -595,6 +599,10 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
         if lagging.len() < before {
             decided.wait_for_source(step, blocker);
         }
+    }
+    if let Some(pause) = keystores::hold(view, &mut lagging) {
+        decided.hidden = Some(pause.reason.clone());
+        decided.waits.push(pause.wait(step));
     }
     let mut pinned = Vec::new();
     lagging.retain(|client| {

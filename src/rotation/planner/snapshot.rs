@@ -195,6 +195,8 @@ pub struct Issuance {
     pub is_issuing: bool,
     /// When its owner allows a renewal.
     pub renewal: RenewalPolicy,
+    /// Whether cert-manager renders `truststore.p12` (`spec.keystores.pkcs12`).
+    pub renders_pkcs12: bool,
 }
 
 /// The content of an object that may hold CAs.

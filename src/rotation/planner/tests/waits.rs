@@ -20,7 +20,7 @@ enum Act {
 }
 
 /// A part of the reason, and whether a person has to act. More specific texts come first.
-const WAITS: [(&str, Act); 40] = [
+const WAITS: [(&str, Act); 41] = [
     // Waits of several steps.
     ("may have earlier CAs of", Act::Sometimes),
     // Waits of probes. Without a probe, the propagation delay ends the wait, even if the canary is not renewed.
@@ -56,6 +56,7 @@ const WAITS: [(&str, Act); 40] = [
     // Step ReissueClients.
     ("Renew manually, and include the new CA in ca.crt", Act::Yes),
     ("only by the hash of the present certificate or key", Act::Yes),
+    ("Java finds only one of several CAs", Act::Yes),
     ("The webhook may not know the clients' new bundle yet", Act::No),
     ("cert-manager reissues", Act::No),
     // Step ReissueServingCertificate.
