@@ -11,6 +11,7 @@ mod delete_warnings;
 mod gateway_secret;
 mod gateway_trust;
 mod guard;
+mod keystores;
 mod mutate;
 mod owned_objects;
 mod policies;

@@ -4,7 +4,9 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
 use json_patch::jsonptr::PointerBuf;
 
-use super::{Decision, Kind, Operation, Request, annotation_validation, ca_injection, carry_over, gateway_trust};
+use super::{
+    Decision, Kind, Operation, Request, annotation_validation, ca_injection, carry_over, gateway_trust, keystores,
+};
 use crate::api::names::{CERTGEN_HASH, LOADED_HASH};
 use crate::consumer;
 use crate::json::Json;
@@ -58,5 +60,7 @@ fn added_cas(
     let carried = || carry_over::bundle(object, old?, now);
     let Some((key, cas)) = injected().or_else(carried) else { return PatchText::default() };
     let text: String = cas.iter().map(Certificate::pem).collect();
-    PatchText::add(PointerBuf::from_tokens(["data", key]).as_str(), &STANDARD.encode(text))
+    let mut patch = PatchText::add(PointerBuf::from_tokens(["data", key]).as_str(), &STANDARD.encode(text));
+    keystores::render(object, old, &mut patch);
+    patch
 }

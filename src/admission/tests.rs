@@ -6,13 +6,14 @@ use jiff::Timestamp;
 use super::*;
 use crate::api::GatewayUse;
 use crate::api::Level;
-use crate::api::names::{GUARD, GUARD_ENABLED, MANAGED_LABEL};
+use crate::api::TrustAnchor;
+use crate::api::names::{CLIENT_LABEL, GUARD, GUARD_ENABLED, MANAGED_LABEL};
 use crate::json::{Json, json};
 use crate::registry::tests::entry;
 use crate::registry::{Entry, Registry};
 use crate::rotation::{Inventory, Outlook};
 use crate::trust::Severities;
-use crate::trust::fixtures::{Authority, Leaf, ca, now};
+use crate::trust::fixtures::{Authority, Leaf, ca, now, parsed};
 
 const SECRET: Kind<'static> = Kind { group: "", version: "v1", kind: "Secret" };
 
@@ -462,4 +463,49 @@ fn finds_conflicts_between_gateway_secrets() {
     assert_eq!(checked(&object("same", "same"), &context), Some(vec![("invalid-resource", Severity::Deny)]));
     let no_spec = json!({"apiVersion": "trustspan.dev/v1alpha1", "kind": "GatewaySecret"});
     assert_eq!(checked(&no_spec, &context), Some(vec![("invalid-resource", Severity::Deny)]));
+}
+
+/// cert-manager's writes of one issuance: the new certificate, and the keystores that it renders from what is then stored.
+#[test]
+fn truststores_of_a_client_get_the_cas_that_its_bundle_gets() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut entry = entry("mesh", "root", "gw");
+    entry.status.client_bundle = [&new, &old].map(|ca| TrustAnchor::from(&parsed(ca.der()))).to_vec();
+    let registry = Registry::new([entry]);
+    // A truststore is represented by the names of its CAs.
+    let written = |ca_crt: &str, issuer: &Authority, truststore: &str| {
+        let leaf = issuer.leaf("payments");
+        let text = |text: &str| json!(STANDARD.encode(text));
+        json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": {
+                "namespace": "mesh", "name": "payments", "labels": {CLIENT_LABEL: "gw"},
+                "annotations": {"cert-manager.io/ip-sans": ""},
+            },
+            "data": {
+                "ca.crt": text(ca_crt), "tls.crt": text(&leaf.pem()), "tls.key": text(&leaf.key_pem()),
+                "truststore.p12": text(truststore), "keystore.p12": text("key"),
+            },
+        })
+    };
+    let admitted = |object: &Json<'_>, old: &Json<'_>| {
+        let mut stored = serde_json::Value::from(object);
+        let patch = mutate(&request(Operation::Update, Some(object), Some(old)), &registry, now()).patch;
+        json_patch::patch(&mut stored, &patch.parse()).unwrap();
+        let written = Json::from(stored.clone());
+        let decision =
+            validate(&request(Operation::Update, Some(&written), Some(old)), &registry, &Severities::default(), now());
+        assert_eq!(decision.denials().collect::<Vec<_>>(), [] as [&Finding; 0]);
+        let text =
+            |key: &str| String::from_utf8(STANDARD.decode(stored["data"][key].as_str().unwrap()).unwrap()).unwrap();
+        (patch.is_empty(), text("ca.crt"), text("truststore.p12"), written)
+    };
+    let stored = written(&old.pem(), &old, "old");
+    let (_, ca_crt, truststore, stored) = admitted(&written(&new.pem(), &new, "new"), &stored);
+    assert_eq!(truststore, "old", "what the client verifies gateways with, until it is rendered again");
+    // cert-manager repeats a write if it has not seen the result yet.
+    let (_, _, truststore, stored) = admitted(&written(&new.pem(), &new, "new"), &stored);
+    assert_eq!(truststore, "old");
+    let (is_unchanged, ..) = admitted(&written(&ca_crt, &new, "new, old"), &stored);
+    assert!(is_unchanged, "what cert-manager renders from the whole bundle is not changed");
 }

@@ -782,6 +782,7 @@ fn issuance(certificate: &DynamicObject) -> Issuance {
         blocked: None,
         refused: None,
         renewal: RenewalPolicy::of(&certificate.data),
+        renders_pkcs12: certificate.data["spec"]["keystores"]["pkcs12"]["create"] == true,
     }
 }
 

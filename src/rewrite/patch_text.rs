@@ -26,6 +26,11 @@ impl PatchText {
         patch
     }
 
+    /// Appends an operation that adds a text.
+    pub fn append(&mut self, path: &str, value: &str) {
+        self.set("add", path, value);
+    }
+
     /// A patch that is written into another one.
     pub(super) fn in_string() -> Self {
         Self { in_string: true, ..Self::default() }

@@ -26,6 +26,9 @@ pub(super) fn report(entry: &Entry, plan: &Plan, status: &mut GatewaySecretStatu
 }
 
 fn clients(plan: &Plan, overdue: &[&str]) -> Said {
+    if let Some(reason) = &plan.hidden {
+        return (ConditionStatus::False, "TruststoreHidesCA", sentence(reason));
+    }
     match (few(overdue), &plan.unlisted_clients) {
         (None, Some(reason)) => (ConditionStatus::Unknown, "NotListed", sentence(reason)),
         (None, None) => {

@@ -56,7 +56,12 @@ pub struct Forecast {
 /// clients have a separate CA, both are simulated, and the one that stops or takes longer is returned.
 pub fn forecast(seen: &Snapshot<'_>, journal: &Journal, trial: &TrialCa, now: Timestamp) -> Forecast {
     let run = |of_clients| Simulation::new(seen, journal, trial, of_clients, now).run();
-    let server = run(false);
+    let mut server = run(false);
+    // The temporary CA has another subject than the next one.
+    if let Some(wait) = planner::successor_wait(seen) {
+        server.completes = false;
+        server.waits.insert(0, wait);
+    }
     if seen.entry.spec.clients.ca_secret_ref.is_none() {
         return server;
     }

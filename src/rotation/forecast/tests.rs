@@ -129,6 +129,22 @@ fn it_stops_where_revocation_lists_do_not_cover_the_new_ca() {
 }
 
 #[test]
+fn it_stops_for_java_clients_that_would_not_find_the_new_ca() {
+    let (forecast, message) = forecast_of(|_, clients| {
+        let java = |name: &str| {
+            let certificate = Issuance { name: name.to_owned(), renders_pkcs12: true, ..Issuance::default() };
+            ClientState { name: name.to_owned(), certificate: Some(certificate), ..clients[0].clone() }
+        };
+        let java = [java("checkout"), java("orders")];
+        clients.extend(java);
+    });
+    assert!(!forecast.completes);
+    for part in ["truststore.p12 of checkout, orders ", "the subject CN=old", "spec.keystores.jks"] {
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+#[test]
 fn it_stops_for_clients_that_are_not_declared() {
     let (forecast, message) = forecast_of(|entry, clients| {
         entry.spec.clients.all_declared = false;

@@ -8,6 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::rules::{Rule, applies};
 use super::snapshot::{ClientState, Snapshot, SourceState, Trust, TrustCopy};
+use super::truststores;
 use crate::api::{LeafKind, Period, Phase, StepName, TrustAnchor, TrustBundleTarget, WindowState, PropagationDelays};
 use crate::connectivity;
 use crate::registry::Entry;
@@ -310,7 +311,7 @@ fn record_clients(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp
             Some(known) if known.chain == client.chain && matches!(client.trust, Trust::Issued { .. }) => {
                 known.trust.clone()
             }
-            _ => trusted(snapshot, client, journal, now),
+            _ => truststores::visible(client, trusted(snapshot, client, journal, now), journal.client_bundles.last()),
         };
         let recorded = journal.clients.entry(client.name.clone()).or_default();
         recorded.loads_once = client.loads_once;

@@ -12,18 +12,21 @@ mod blockers;
 mod bundles;
 mod consumers;
 mod history;
+mod keystores;
 mod pace;
 mod plan;
 mod probe;
 mod revocation;
 pub(super) mod rules;
 mod snapshot;
+mod truststores;
 
 #[cfg(test)]
 mod tests;
 
 pub(super) use blockers::Pause;
 pub use blockers::{SwitchBlocker, TrustSourceBlocker};
+pub(super) use keystores::successor_wait;
 pub use plan::{PairOf, Plan, Step, plan};
 pub(super) use revocation::list_source;
 pub use snapshot::{

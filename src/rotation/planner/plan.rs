@@ -13,7 +13,7 @@ use super::history::{View, admits, authorities, holds, verifies, verifies_to_the
 use super::revocation::list_source;
 use super::snapshot::{ClientState, Issuance, Pending, Snapshot, TrustCopy};
 use super::rules::{Rule, applies};
-use super::{consumers, history, pace, probe};
+use super::{consumers, history, keystores, pace, probe};
 use crate::api::names::{ADOPT, CACERT_SUFFIX};
 use crate::api::{Endpoints, Mode, Period, Phase, PropagationDelays, StepName, TrustSourceUse, Wait};
 use crate::rotation::SecretSummary;
@@ -43,6 +43,8 @@ pub struct Plan {
     pub unlisted_clients: Option<String>,
     /// Declared clients that still use or trust only an old CA although their reissue was requested, by name.
     pub lagging: Vec<String>,
+    /// Why clients are not reissued whose Java truststore would hide a CA, and what to do.
+    pub hidden: Option<String>,
     /// Declared clients that a change of the gateways' content cut off, by name.
     pub cut_off: Vec<String>,
     /// What the gateways showed; `None` if they were not probed.
@@ -157,7 +159,8 @@ fn plan_with(snapshot: &Snapshot<'_>, delays: DelaysInForce, before: &Journal, n
         steps: decided.steps,
         waits: decided.waits,
         unlisted_clients: unlisted_clients(snapshot),
-        lagging: lagging(&view, &blockers),
+        lagging: if decided.hidden.is_none() { lagging(&view, &blockers) } else { Vec::new() },
+        hidden: decided.hidden,
         cut_off: Vec::new(),
         endpoints: probe.endpoints,
         unprobed: snapshot.unprobed.clone(),
@@ -282,6 +285,7 @@ struct Decided {
     waits: Vec<Wait>,
     switch_blocker: Option<SwitchBlocker>,
     undistrusted: Option<String>,
+    hidden: Option<String>,
 }
 
 impl Decided {
@@ -611,6 +615,10 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
         if lagging.len() < before {
             decided.wait_for_source(step, blocker);
         }
+    }
+    if let Some(pause) = keystores::hold(view, &mut lagging) {
+        decided.hidden = Some(pause.reason.clone());
+        decided.waits.push(pause.wait(step));
     }
     if lagging.iter().all(|client| client.certificate.is_none()) {
         return;

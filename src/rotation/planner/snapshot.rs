@@ -219,6 +219,8 @@ pub struct Issuance {
     pub refused: Option<String>,
     /// When its owner allows a renewal.
     pub renewal: RenewalPolicy,
+    /// Whether cert-manager renders `truststore.p12` (`spec.keystores.pkcs12`).
+    pub renders_pkcs12: bool,
 }
 
 impl Issuance {

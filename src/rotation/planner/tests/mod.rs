@@ -16,6 +16,7 @@ mod foreign_sources;
 mod further_certificate;
 mod history;
 mod issuer;
+mod keystores;
 mod lost_journal;
 mod pending;
 mod probe;

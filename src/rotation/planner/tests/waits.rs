@@ -18,7 +18,7 @@ enum Act {
 }
 
 /// A part of the reason, and whether a person has to act. More specific texts come first.
-const WAITS: [(&str, Act); 47] = [
+const WAITS: [(&str, Act); 48] = [
     // Requests of certificates.
     ("its issuer has not answered since", Act::Yes),
     ("its issuance failed at", Act::Yes),
@@ -65,6 +65,7 @@ const WAITS: [(&str, Act); 47] = [
     // Step ReissueClients.
     ("Renew manually, and include the new CA in ca.crt", Act::Yes),
     ("only by the hash of the present certificate or key", Act::Yes),
+    ("Java finds only one of several CAs", Act::Yes),
     ("The webhook may not know the clients' new bundle yet", Act::No),
     ("cert-manager reissues", Act::No),
     // Step ReissueServingCertificate.
