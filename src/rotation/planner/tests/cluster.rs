@@ -237,8 +237,11 @@ impl Cluster {
 
     /// A new CA that signs: with [`Self::is_tiered`] the intermediate of a new root.
     pub(super) fn make_signer(&mut self, seconds: u64) -> Certificate {
-        let ca = self.make_ca(seconds);
-        if self.is_tiered { self.make_intermediate(&ca, seconds) } else { ca }
+        if !self.is_tiered {
+            return self.make_ca(seconds);
+        }
+        let root = self.make_ca(seconds * 10);
+        self.make_intermediate(&root, seconds)
     }
 
     /// The root of a CA, which is trusted.

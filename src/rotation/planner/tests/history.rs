@@ -338,6 +338,11 @@ impl Cluster {
             Event::LoseRequest => {
                 let at = self.any_client();
                 self.clients[at].lacks_request = self.clients[at].automatic;
+                if self.chance(2) {
+                    // Backups restore neither requests nor the journal.
+                    self.journal = (self.number(), Default::default());
+                }
+                self.rotate_within(length);
             }
             Event::DeleteClient => {
                 let at = self.any_client();
@@ -346,9 +351,12 @@ impl Cluster {
             Event::LosePolicy => {
                 let delays = self.delays.clone();
                 let second = seconds(1 + self.seed.below(5));
-                self.for_a_while(second, move |cluster, is_lost| {
-                    cluster.entry.policy.propagation_delays =
-                        if is_lost { PropagationDelays::default() } else { delays.clone() };
+                self.rotate_within(seconds(MINUTE));
+                self.within(seconds(10 * MINUTE), move |cluster| {
+                    cluster.for_a_while(second, move |cluster, is_lost| {
+                        cluster.entry.policy.propagation_delays =
+                            if is_lost { PropagationDelays::default() } else { delays.clone() };
+                    });
                 });
             }
             Event::RefuseSteps => {
@@ -359,10 +367,14 @@ impl Cluster {
                 });
             }
             Event::LoseTarget => {
-                // Gateways that were never seen are assumed to follow.
-                if self.journal.1.gateways.iter().any(|version| !version.seen.is_empty()) {
-                    self.for_a_while(length, |cluster, is_lost| cluster.prober.is_lost = is_lost);
-                }
+                self.rotate_within(seconds(1));
+                let later = self.now + seconds(10 + self.seed.below(MINUTE));
+                self.at(later, move |cluster| {
+                    // Gateways that were never seen are assumed to follow.
+                    if cluster.journal.1.gateways.iter().any(|version| !version.seen.is_empty()) {
+                        cluster.for_a_while(length, |cluster, is_lost| cluster.prober.is_lost = is_lost);
+                    }
+                });
             }
             Event::ScaleUp => self.scale_up(length),
             Event::LoseJournal => self.journal = (self.number(), Default::default()),
@@ -409,7 +421,14 @@ impl Cluster {
         };
         self.answer(whose, answer);
         if !is_ending {
-            self.within(length, Self::repair_issuers);
+            self.rotate_within(length);
+            self.at(self.now + length, Self::repair_issuers);
+        }
+    }
+
+    fn rotate_within(&mut self, time: SignedDuration) {
+        if self.first_lifetime != SHORT_LIFETIME {
+            self.within(time, |cluster| cluster.rotate(CA_LIFETIME));
         }
     }
 
@@ -419,9 +438,14 @@ impl Cluster {
         if !self.prober.hangs || self.gateways.len() > 2 {
             return;
         }
-        self.for_a_while(length + seconds(2 * MINUTE), |cluster, paused| cluster.entry.spec.paused = paused);
-        self.quiet_until = self.now + seconds(2 * MINUTE);
-        self.at(self.now + seconds(MINUTE), move |cluster| {
+        // Until every gateway has certainly taken the new CA over.
+        let converged = self.delays.gateways.duration() * 11;
+        self.for_a_while(converged + length, |cluster, paused| cluster.entry.spec.paused = paused);
+        self.rotate_within(seconds(1));
+        self.at(self.now + converged - seconds(MINUTE), |cluster| {
+            cluster.quiet_until = cluster.now + seconds(2 * MINUTE);
+        });
+        self.at(self.now + converged, move |cluster| {
             let Some(earlier) = cluster.earlier.clone() else { return };
             let is_served = |client: &Client| [client.loaded.clone(), client.secret.clone()];
             let contents: Vec<_> = cluster.clients.iter().flat_map(is_served).collect();
@@ -501,9 +525,13 @@ impl Cluster {
             self.at(when, move |cluster| cluster.happen(event));
         }
         if self.first_lifetime == SHORT_LIFETIME {
+            let only_intermediate = self.is_tiered && self.chance(2);
             for source in [self.server_source(), self.client_source()] {
                 let when = start + seconds(self.seed.below(IN_TIME));
-                self.at(when, move |cluster| cluster.rotate_in(source, CA_LIFETIME));
+                match only_intermediate {
+                    true => self.at(when, Self::renew),
+                    false => self.at(when, move |cluster| cluster.rotate_in(source, CA_LIFETIME)),
+                }
             }
         }
         let last = start + seconds(2 * HOUR + 30 * MINUTE);

@@ -54,7 +54,7 @@ const NECESSARY: [(Rule, Kind); 8] = [
     (Rule::StuckRequestsDoNotDelayOthers, HARMLESS_EVENTS),
     (Rule::UnknownIsLagging, HARMLESS_EVENTS),
     (Rule::TheEndOverridesClients, ENDING_CA),
-    (Rule::ChainsAreReissued, HARMLESS_EVENTS),
+    (Rule::ChainsAreReissued, ENDING_CA),
     (Rule::LongerDelaysEndFirst, HARMLESS_EVENTS),
     (Rule::ProbeUntilSteady, HARMLESS_EVENTS),
     (Rule::SightingsOutliveTheirTarget, HARMLESS_EVENTS),
