@@ -108,8 +108,8 @@ impl Authority {
         Ok(CertificateSigningRequestParams::from_pem(request)?.signed_by(&self.0)?.pem())
     }
 
-    /// A revocation list (PEM) of the CA with this certificate and key, with the serial number of one certificate.
-    pub(crate) fn revoke(ca: &str, key: &str, serial: &[u8]) -> Result<String> {
+    /// A revocation list (PEM) of the CA with this certificate, key identifier and key, with the serial number of one certificate.
+    pub(crate) fn revoke(ca: &str, key_id: &[u8], key: &str, serial: &[u8]) -> Result<String> {
         let issuer = Issuer::from_ca_cert_pem(ca, KeyPair::from_pem(key)?)?;
         let revoked = RevokedCertParams {
             serial_number: SerialNumber::from_slice(serial),
@@ -123,7 +123,7 @@ impl Authority {
             crl_number: SerialNumber::from(1),
             issuing_distribution_point: None,
             revoked_certs: vec![revoked],
-            key_identifier_method: KeyIdMethod::Sha256,
+            key_identifier_method: KeyIdMethod::PreSpecified(key_id.to_owned()),
         };
         Ok(list.signed_by(&issuer)?.pem()?)
     }

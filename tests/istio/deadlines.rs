@@ -11,7 +11,7 @@ use crate::{
     issuer::ROOT,
     issuers::{INTERMEDIATE, intermediate_for},
     objects,
-    run::{FOLLOWED, phase, wait_status},
+    run::{FOLLOWED, phase},
     testbed::{Cluster, SOON, wait_for},
     world::{FEW, Layout, World},
 };
@@ -46,15 +46,27 @@ pub(crate) fn others_outlive_the_ca(world: &mut World<'_>) -> Result<()> {
         world.cluster.kubectl(["delete", kind, DELETED]).ns(&world.ns).ok()?;
     }
     replace(world, ROOT, end)?;
-    for client in [NEVER_ISSUED, DELETED] {
-        let until = wait_status(world, &format!("a wait that names {client} and an instant"), |status| {
-            let waits = status["waits"].as_array()?.iter();
-            let mut named = waits.filter(|wait| wait["reason"].as_str().is_some_and(|reason| reason.contains(client)));
-            named.find_map(|wait| wait["until"].as_str()?.parse::<Timestamp>().ok())
-        })?;
-        ensure!(until <= end, "expected an instant before the end of the CA at {end}, saw {until}");
-    }
-    outlive(world, end)
+    let mut named: [Option<Timestamp>; 2] = [None; 2];
+    outlive(world, end, |status| {
+        for (client, until) in [NEVER_ISSUED, DELETED].iter().zip(&mut named) {
+            *until = until.or_else(|| end_of_wait(status, client));
+        }
+    })?;
+    let is_beforehand = |until: &Option<Timestamp>| until.is_some_and(|until| until <= end);
+    ensure!(
+        named.iter().all(is_beforehand),
+        "expected waits that name {NEVER_ISSUED} and {DELETED}, and end before the CA at {end}, saw {named:?}"
+    );
+    Ok(())
+}
+
+/// When a wait ends that names a client.
+fn end_of_wait(status: &Value, client: &str) -> Option<Timestamp> {
+    let mut waits = status["waits"].as_array()?.iter();
+    waits.find_map(|wait| {
+        let is_named = wait["reason"].as_str().is_some_and(|reason| reason.contains(client));
+        wait["until"].as_str().filter(|_| is_named)?.parse().ok()
+    })
 }
 
 /// Leaves of an intermediate CA that ends soon.
@@ -66,7 +78,7 @@ pub(crate) fn short_intermediate(cluster: &Cluster, ns: &str, hosts: &str) -> Re
 pub(crate) fn intermediate_renewed(world: &mut World<'_>) -> Result<()> {
     let end = end_of(world, INTERMEDIATE)?;
     replace(world, INTERMEDIATE, end)?;
-    outlive(world, end)
+    outlive(world, end, |_| ())
 }
 
 /// When the certificate in a Secret ends.
@@ -85,9 +97,12 @@ fn replace(world: &World<'_>, ca: &str, end: Timestamp) -> Result<()> {
     wait_for("the new CA", SOON, || Ok(end_of(world, ca)? != end))
 }
 
-fn outlive(world: &World<'_>, end: Timestamp) -> Result<()> {
+/// Waits until the old CA has ended and clients have connected since. `read` gets each status until then.
+fn outlive(world: &World<'_>, end: Timestamp, mut read: impl FnMut(&Value)) -> Result<()> {
     wait_for("the old CA to end", LIFE, || {
-        world.step(phase(&world.operator.status()?))?;
+        let status = world.operator.status()?;
+        world.step(phase(&status))?;
+        read(&status);
         Ok(Timestamp::now() > end)
     })?;
     world.step("the old CA has ended")?;

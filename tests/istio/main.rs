@@ -34,6 +34,7 @@ mod shelf;
 mod acts;
 mod adoption;
 mod anonymous;
+mod copy;
 mod deadlines;
 mod distrust;
 mod elsewhere;

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::ByteString;
+use trustspan::trust::bundle;
 use x509_parser::pem::parse_x509_pem;
 
 use crate::{
@@ -12,7 +13,7 @@ use crate::{
     run::{FOLLOWED, renew_clients},
     scenarios::SHOP,
     testbed::{Authority, Cluster, SOON, wait_for},
-    world::{Layout, World},
+    world::{FEW, Layout, World},
 };
 
 /// The revoked client. It does not connect by itself.
@@ -20,9 +21,13 @@ const REVOKED: &str = "revoked";
 /// How often it tries each gateway after the change.
 const TRIES: usize = 10;
 
-/// One more client.
+/// A CA that may sign revocation lists, and one more client.
 pub(crate) fn one_more(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout> {
-    let layout = Layout::of_few_clients(cluster, ns, hosts)?;
+    let manifests = FEW.manifests(hosts);
+    let signs = manifests.replacen("isCA: true", "isCA: true\n  usages: [cert sign, crl sign, digital signature]", 1);
+    ensure!(signs != manifests, "expected a CA in {manifests}");
+    cluster.apply(ns, &signs)?;
+    let layout = Layout::with_clients_of(FEW, ns, objects::gateway_secret(ns));
     cluster.apply(ns, &objects::client(REVOKED, "ca").to_string())?;
     Ok(layout)
 }
@@ -34,7 +39,10 @@ pub(crate) fn revoke(world: &mut World<'_>) -> Result<()> {
     let (_, leaf) = parse_x509_pem(&leaf.get("tls.crt").context("tls.crt")?.0)?;
     let ca = world.operator.read(ROOT)?;
     let text = |key: &str| Ok::<_, anyhow::Error>(String::from_utf8(ca.get(key).context("a CA")?.0.clone())?);
-    let list = Authority::revoke(&text("tls.crt")?, &text("tls.key")?, leaf.parse_x509()?.raw_serial())?;
+    let (certificate, key) = (text("tls.crt")?, text("tls.key")?);
+    let parsed = bundle::read(certificate.as_bytes()).into_certificates();
+    let key_id = parsed.first().and_then(|ca| ca.subject_key_id.clone()).context("a key identifier")?;
+    let list = Authority::revoke(&certificate, &key_id, &key, leaf.parse_x509()?.raw_serial())?;
     world.operator.write(&[(SERVER, Data::from([("ca.crl".to_owned(), ByteString(list.into_bytes()))]))])?;
     world.admission_off()?;
     credential_name(world)?;

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::{
     acts::{self, MANAGED_CACERT, PARTNERS_CACERT, SOURCE_CACERT},
-    adoption, deadlines, distrust, elsewhere,
+    adoption, copy, deadlines, distrust, elsewhere,
     expected::Expected::{self, Otherwise},
     issuer::SERVER,
     issuers, ml_dsa, paths, reissues, revoked, selectors, shared_clients, shim, unseen,
@@ -136,6 +136,17 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         layout: Layout::of_few_clients,
         is_long: true,
         ..scenario("debug_pod", unseen::narrow_service, Otherwise(unseen::debug_pod))
+    },
+    Scenario {
+        stops_istiod: true,
+        layout: Layout::of_few_clients,
+        is_long: true,
+        ..scenario("debug_pod_before_the_rotation", unseen::with_a_debug_pod, Otherwise(unseen::gateways_are_stale))
+    },
+    Scenario {
+        layout: Layout::of_few_clients,
+        is_long: true,
+        ..scenario("mode_copy_during_a_rotation", acts::credential_name, Otherwise(copy::during_a_rotation))
     },
     Scenario {
         layout: Layout::of_few_clients,

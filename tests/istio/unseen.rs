@@ -59,19 +59,43 @@ pub(crate) fn narrow_service(world: &mut World<'_>) -> Result<()> {
     acts::slow_gateways(world)
 }
 
+/// The same, with a debug pod that has the gateways' label, and that the Service does not select.
+pub(crate) fn with_a_debug_pod(world: &mut World<'_>) -> Result<()> {
+    narrow_service(world)?;
+    create_debug_pod(world)
+}
+
+/// The rotation waits for gateways that get no updates, although the Service does not select all pods with their label.
+pub(crate) fn gateways_are_stale(world: &mut World<'_>) -> Result<()> {
+    stop_and_rotate(world)?;
+    resume_after_the_delay(world)
+}
+
 /// A debug pod is created while gateways are known to be stale. It has their label, and the Service does not select it.
 pub(crate) fn debug_pod(world: &mut World<'_>) -> Result<()> {
+    stop_and_rotate(world)?;
+    wait_stale(world)?;
+    world.step("debug pod created")?;
+    create_debug_pod(world)?;
+    resume_after_the_delay(world)
+}
+
+fn stop_and_rotate(world: &mut World<'_>) -> Result<()> {
     world.step("istiod stopped")?;
     world.stop_istiod()?;
     world.step("CA rotated")?;
-    world.rotate_ca()?;
-    wait_stale(world)?;
-    world.step("debug pod created")?;
+    world.rotate_ca()
+}
+
+fn create_debug_pod(world: &World<'_>) -> Result<()> {
     world.apply(&[json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "debug", "labels": { "istio": world.ns } },
         // A node must not run it.
         "spec": { "schedulerName": "none", "containers": [{ "name": "debug", "image": "debug" }] },
-    })])?;
+    })])
+}
+
+fn resume_after_the_delay(world: &mut World<'_>) -> Result<()> {
     wait_stopped(world)?;
     world.wait_handshakes(BLOCKED)?;
     let status = world.operator.status()?;
