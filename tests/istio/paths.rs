@@ -124,6 +124,6 @@ fn status(world: &World<'_>) -> Result<Value> {
 }
 
 fn wait<T>(world: &World<'_>, what: &str, found: impl Fn(&Value) -> Option<T>) -> Result<T> {
-    let seen = wait_for_value(what, SOON, || Ok(found(&status(world)?)));
+    let seen = wait_for_value(what, 2 * SOON, || Ok(found(&status(world)?)));
     seen.with_context(|| status(world).map_or_else(|error| error.to_string(), |status| summary(&status)))
 }

@@ -144,9 +144,10 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         ..scenario("debug_pod_before_the_rotation", unseen::with_a_debug_pod, Otherwise(unseen::gateways_are_stale))
     },
     Scenario {
+        stops_istiod: true,
         layout: Layout::of_few_clients,
         is_long: true,
-        ..scenario("mode_copy_during_a_rotation", acts::credential_name, Otherwise(copy::during_a_rotation))
+        ..scenario("mode_copy_during_a_rotation", copy::probed_only, Otherwise(copy::during_a_rotation))
     },
     Scenario {
         layout: Layout::of_few_clients,
