@@ -30,8 +30,18 @@ pub(super) fn has_labels(pod: &Value, labels: &BTreeMap<&str, &str>) -> bool {
     labels.iter().all(|(key, value)| pod["metadata"]["labels"][key] == *value)
 }
 
-/// The names of the Service in a namespace that selects all pods with these labels, and of its HTTPS port; the latter is empty for an
-/// unnamed port.
+/// The Service of gateways.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct GatewayService {
+    /// Its name.
+    pub(super) name: String,
+    /// The name of its HTTPS port; empty for an unnamed port.
+    pub(super) port_name: String,
+    /// The names of pods with the gateways' labels that it does not select.
+    pub(super) unselected: Vec<String>,
+}
+
+/// The Service in a namespace that selects most of the pods with these labels, and no others.
 ///
 /// # Errors
 /// When there is no such Service: part of a sentence.
@@ -39,36 +49,45 @@ pub(super) fn service<'o>(
     objects: impl Iterator<Item = &'o Value> + Clone,
     namespace: &str,
     labels: &BTreeMap<&str, &str>,
-) -> Result<(String, String), String> {
+) -> Result<GatewayService, String> {
     let local = objects.filter(|object| self::namespace(object) == namespace);
     let services = local.clone().filter(|object| object["kind"] == "Service");
-    let mut matching = services.filter(|service| selects_gateways(local.clone(), service, labels));
-    let port = |service: &Value| Some((service["metadata"]["name"].as_str()?.to_owned(), port_name(service)?));
-    matching.find_map(port).ok_or_else(|| {
+    let found = services.filter_map(|service| {
+        let unselected = unselected(local.clone(), service, labels)?;
+        let name = service["metadata"]["name"].as_str()?.to_owned();
+        Some(GatewayService { name, port_name: port_name(service)?, unselected })
+    });
+    // The first of several with as many pods.
+    found.min_by_key(|found| found.unselected.len()).ok_or_else(|| {
         let labels = labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",");
         format!(
-            "no Service in namespace {namespace} was found that selects all pods with {labels} and has a port {} or {}",
+            "no Service in namespace {namespace} was found that selects pods with {labels}, and no others, and has a port {} or {}",
             PORT.0, PORT.1
         )
     })
 }
 
-/// Whether a Service selects all gateways and no other pods. A gateway that it does not select would never be probed.
-/// If no pod exists, its selector must be part of `labels`.
-fn selects_gateways<'o>(
+/// The names of gateways that a Service does not select; `None` if it selects none, or other pods, too. If no pod exists, its selector must be part
+/// of `labels`.
+fn unselected<'o>(
     local: impl Iterator<Item = &'o Value>,
     service: &Value,
     labels: &BTreeMap<&str, &str>,
-) -> bool {
+) -> Option<Vec<String>> {
     let selector = service["spec"]["selector"].as_object().into_iter().flatten();
     let selector: BTreeMap<_, _> = selector.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))).collect();
-    let (gateways, others): (Vec<_>, Vec<_>) = local.filter_map(pod).partition(|pod| has_labels(pod, labels));
-    let covers = if gateways.is_empty() {
-        selector.iter().all(|(key, value)| labels.get(key) == Some(value))
-    } else {
-        gateways.iter().all(|pod| has_labels(pod, &selector))
-    };
-    !selector.is_empty() && covers && !others.iter().any(|pod| has_labels(pod, &selector))
+    let has_ended = |object: &Value| matches!(object["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+    let pods = local.filter(|object| !has_ended(object)).filter_map(|object| Some((object, pod(object)?)));
+    let (gateways, others): (Vec<_>, Vec<_>) = pods.partition(|(_, pod)| has_labels(pod, labels));
+    if selector.is_empty() || others.iter().any(|(_, pod)| has_labels(pod, &selector)) {
+        return None;
+    }
+    if gateways.is_empty() {
+        return selector.iter().all(|(key, value)| labels.get(key) == Some(value)).then(Vec::new);
+    }
+    let (selected, unselected): (Vec<_>, Vec<_>) = gateways.iter().partition(|(_, pod)| has_labels(pod, &selector));
+    let name = |(object, _): &&(&Value, &Value)| object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    (!selected.is_empty()).then(|| unselected.into_iter().map(|pair| name(&pair)).collect())
 }
 
 /// The name of its HTTPS port; empty for an unnamed port.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::gateway_service::service;
+use super::gateway_service::{GatewayService, service};
 use super::readers::is_looked_up_by;
 use crate::api::names::check_object_name;
 use crate::api::{Kind, ProbeTarget};
@@ -25,6 +25,8 @@ pub struct Probe {
     pub reach: ProbeTarget,
     /// The hosts, at least one.
     pub hosts: Vec<String>,
+    /// Pods with the gateways' labels that the Service does not select: they cannot be probed.
+    pub unselected: Vec<String>,
 }
 
 /// How to probe the gateways of a GatewaySecret: by `probe.target`, or derived from these objects. `services` are those of its namespace.
@@ -41,7 +43,7 @@ pub fn probe<'o>(
         return Err("probe.mode is Disabled in the RotationPolicy".to_owned());
     }
     if let Some(reach) = &entry.policy.probe.target {
-        return Ok(Probe { reach: reach.clone(), hosts: vec![reach.host.clone()] });
+        return Ok(Probe { reach: reach.clone(), hosts: vec![reach.host.clone()], unselected: Vec::new() });
     }
     let hosts = hosts(entry, gateways, pods);
     let host = hosts
@@ -50,9 +52,9 @@ pub fn probe<'o>(
     let labels: BTreeMap<_, _> =
         entry.spec.workload_labels.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
     let objects = pods.iter().copied().chain(services);
-    let (service_name, port_name) = service(objects, &entry.namespace, &labels)?;
+    let GatewayService { name: service_name, port_name, unselected } = service(objects, &entry.namespace, &labels)?;
     let reach = ProbeTarget { service_name, port_name, host: host.clone(), client_secret_name: None };
-    Ok(Probe { reach, hosts })
+    Ok(Probe { reach, hosts, unselected })
 }
 
 /// The hosts of servers that present the managed Secret and verify clients by it, alternating between namespaces.

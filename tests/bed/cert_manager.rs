@@ -23,11 +23,25 @@ pub(crate) struct CertManager {
 impl CertManager {
     /// Installs its CRDs and starts the controllers. Returns when they issue a certificate.
     pub(crate) fn start(cluster: &Cluster) -> Result<Self> {
+        Self::start_with(cluster, &[])
+    }
+
+    /// The same with gateway-shim, which makes Certificates for annotated Gateways of the Gateway API.
+    pub(crate) fn start_with_gateway_shim(cluster: &Cluster) -> Result<Self> {
+        Self::start_with(cluster, &["--gateway-shim"])
+    }
+
+    fn start_with(cluster: &Cluster, flags: &[&str]) -> Result<Self> {
         let [dir] = exported("setup", &["cert-manager"], ["TRUSTSPAN_BED_CERT_MANAGER"])?;
         let dir = PathBuf::from(dir);
         cluster.apply_crds(&documents(&dir.join("crds"))?)?;
         let binary = dir.join("cert-manager");
-        let process = cluster.spawn("cert-manager", &binary, [kubeconfig(cluster)], &[])?;
+        let process = cluster.spawn(
+            "cert-manager",
+            &binary,
+            flags.iter().map(|&flag| flag.to_owned()).chain([kubeconfig(cluster)]),
+            &[],
+        )?;
         Ok(Self { binary, _process: process })
     }
 

@@ -23,6 +23,8 @@ pub(crate) const GATEWAY_PORT: u16 = 443;
 /// The gateways of one namespace: their pods are labelled `istio: <label>`. Istio's selectors are cluster-wide, so each
 /// namespace has another label.
 pub(crate) struct Ingress {
+    /// Name of the Service, and prefix of the pods' names.
+    name: &'static str,
     envoys: Vec<Envoy>,
     ports: Vec<u16>,
 }
@@ -38,22 +40,61 @@ impl Ingress {
         label: &str,
         count: u8,
     ) -> Result<Self> {
+        Self::start_named(cluster, istiod, scratch, (ns, NAME), label, count)
+    }
+
+    /// The same with another name of the Service and of its ServiceAccount: a namespace can have several.
+    pub(crate) fn start_named(
+        cluster: &Cluster,
+        istiod: &Istiod,
+        scratch: &Scratch,
+        (ns, name): (&str, &'static str),
+        label: &str,
+        count: u8,
+    ) -> Result<Self> {
         // Another process may take a port between its choice and its use. That is unlikely, and fails as a gateway that
         // does not become ready.
         let ports = (0..count).map(|_| free_port()).collect::<Result<Vec<_>>>()?;
-        cluster.apply(ns, &objects(ns, label, &ports).to_string())?;
-        for port in &ports {
-            cluster.apply(ns, &endpoint_slice(NAME, (own_address()?, *port).into()).to_string())?;
-        }
-        let certificates = scratch.join("proxy");
-        istiod.issue_proxy(ns, NAME, &certificates)?;
-        let mut envoys = Vec::new();
+        cluster.apply(ns, &objects(ns, name, label, &ports).to_string())?;
+        let mut ingress = Self { name, envoys: Vec::new(), ports };
         for number in 0..count {
-            let name = gateway_name(number.into());
-            let dynamic = bootstrap(istiod, &certificates.display().to_string(), ns, label, number);
-            envoys.push(Envoy::start_dynamic(scratch, &name, dynamic)?);
+            ingress.publish(cluster, ns, number.into())?;
         }
-        Ok(Self { envoys, ports })
+        for number in 0..count {
+            ingress.start_envoy(istiod, scratch, ns, label, number)?;
+        }
+        Ok(ingress)
+    }
+
+    /// Adds a gateway that gets its configuration from this istiod. Its pod exists, but is no endpoint of the Service until
+    /// [`publish`](Self::publish). Returns its number.
+    pub(crate) fn add(
+        &mut self,
+        cluster: &Cluster,
+        istiod: &Istiod,
+        scratch: &Scratch,
+        (ns, label): (&str, &str),
+    ) -> Result<usize> {
+        let (number, port) = (self.ports.len(), free_port()?);
+        cluster.apply(ns, &pod(self.name, &json!({ "istio": label }), number, port).to_string())?;
+        self.ports.push(port);
+        self.start_envoy(istiod, scratch, ns, label, u8::try_from(number)?)?;
+        Ok(number)
+    }
+
+    /// Creates the EndpointSlice of a gateway.
+    pub(crate) fn publish(&self, cluster: &Cluster, ns: &str, number: usize) -> Result<()> {
+        let slice = endpoint_slice(self.name, (own_address()?, self.ports[number]).into());
+        cluster.apply(ns, &slice.to_string()).map(drop)
+    }
+
+    fn start_envoy(&mut self, istiod: &Istiod, scratch: &Scratch, ns: &str, label: &str, number: u8) -> Result<()> {
+        let name = pod_name(self.name, number.into());
+        let certificates = scratch.join(&format!("proxy-{name}"));
+        istiod.issue_proxy(ns, self.name, &certificates)?;
+        let dynamic = bootstrap(istiod, &certificates.display().to_string(), (ns, self.name), label, number);
+        self.envoys.push(Envoy::start_dynamic(scratch, &name, dynamic)?);
+        Ok(())
     }
 
     /// The address on loopback of each gateway.
@@ -63,7 +104,8 @@ impl Ingress {
 
     /// Each gateway's name and secrets.
     pub(crate) fn secrets(&self) -> impl Iterator<Item = (String, &Secrets)> {
-        self.envoys.iter().enumerate().map(|(number, envoy)| (gateway_name(number), envoy.secrets()))
+        let name = self.name;
+        self.envoys.iter().enumerate().map(move |(number, envoy)| (pod_name(name, number), envoy.secrets()))
     }
 
     /// Kills a gateway's Envoy, starts it again, and waits until istiod has configured it.
@@ -89,46 +131,52 @@ impl Ingress {
 
 /// The name of a gateway's pod.
 pub(crate) fn gateway_name(number: usize) -> String {
-    format!("{NAME}-{number}")
+    pod_name(NAME, number)
 }
 
-fn objects(ns: &str, label: &str, ports: &[u16]) -> Value {
+fn pod_name(name: &str, number: usize) -> String {
+    format!("{name}-{number}")
+}
+
+fn objects(ns: &str, name: &str, label: &str, ports: &[u16]) -> Value {
     let labels = json!({ "istio": label });
     let mut items = vec![
-        json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": NAME } }),
+        json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": name } }),
         // istiod checks with the API server whether the proxy's ServiceAccount may read Secrets here.
         json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": { "name": NAME },
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": { "name": name },
             "rules": [{ "apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "watch", "list"] }],
         }),
         json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": { "name": NAME },
-            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": NAME },
-            "subjects": [{ "kind": "ServiceAccount", "name": NAME, "namespace": ns }],
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": { "name": name },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name },
+            "subjects": [{ "kind": "ServiceAccount", "name": name, "namespace": ns }],
         }),
         json!({
-            "apiVersion": "v1", "kind": "Service", "metadata": { "name": NAME },
+            "apiVersion": "v1", "kind": "Service", "metadata": { "name": name },
             "spec": { "selector": labels, "ports": [{ "name": "https", "port": GATEWAY_PORT, "targetPort": "https" }] },
         }),
     ];
-    items.extend(ports.iter().enumerate().map(|(number, port)| {
-        json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": gateway_name(number), "labels": labels },
-            "spec": {
-                "serviceAccountName": NAME,
-                // The process is the pod. A node must not run another.
-                "schedulerName": "none",
-                "containers": [{
-                    "name": "envoy", "image": "envoy", "ports": [{ "name": "https", "containerPort": port }],
-                }],
-            },
-        })
-    }));
+    items.extend(ports.iter().enumerate().map(|(number, port)| pod(name, &labels, number, *port)));
     json!({ "apiVersion": "v1", "kind": "List", "items": items })
 }
 
+fn pod(name: &str, labels: &Value, number: usize, port: u16) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": pod_name(name, number), "labels": labels },
+        "spec": {
+            "serviceAccountName": name,
+            // The process is the pod. A node must not run another.
+            "schedulerName": "none",
+            "containers": [{
+                "name": "envoy", "image": "envoy", "ports": [{ "name": "https", "containerPort": port }],
+            }],
+        },
+    })
+}
+
 /// Node and configuration sources of an Istio proxy (istio.io, "Envoy bootstrap configuration").
-fn bootstrap(istiod: &Istiod, certificates: &str, ns: &str, label: &str, number: u8) -> Value {
+fn bootstrap(istiod: &Istiod, certificates: &str, (ns, pods): (&str, &str), label: &str, number: u8) -> Value {
     let address = format!("127.0.0.{}", number + 1);
     let ads = json!({ "ads": {}, "initial_fetch_timeout": "0s", "resource_api_version": "V3" });
     let file = |name: &str| json!({ "filename": format!("{certificates}/{name}") });
@@ -144,10 +192,10 @@ fn bootstrap(istiod: &Istiod, certificates: &str, ns: &str, label: &str, number:
     });
     json!({
         "node": {
-            "id": format!("router~{address}~{NAME}-{number}.{ns}~{ns}.svc.cluster.local"),
-            "cluster": format!("{NAME}.{ns}"),
+            "id": format!("router~{address}~{}.{ns}~{ns}.svc.cluster.local", pod_name(pods, number.into())),
+            "cluster": format!("{pods}.{ns}"),
             "metadata": {
-                "NAMESPACE": ns, "SERVICE_ACCOUNT": NAME, "ISTIO_VERSION": "1.31.0", "CLUSTER_ID": "Kubernetes",
+                "NAMESPACE": ns, "SERVICE_ACCOUNT": pods, "ISTIO_VERSION": "1.31.0", "CLUSTER_ID": "Kubernetes",
                 "MESH_ID": "cluster.local", "INSTANCE_IPS": address, "LABELS": { "istio": label },
             },
         },

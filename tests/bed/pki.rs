@@ -8,8 +8,9 @@ use std::{
 
 use anyhow::Result;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, CertifiedIssuer, DnType,
-    ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, SanType, date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertificateSigningRequestParams,
+    CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
+    RevokedCertParams, SanType, SerialNumber, date_time_ymd,
 };
 
 /// A certificate authority that signs for loopback.
@@ -39,6 +40,19 @@ impl Authority {
         Self::with_key(name, CertificateParams::default(), KeyPair::generate_for(&rcgen::PKCS_ML_DSA_65)?)
     }
 
+    /// One that has expired.
+    pub(crate) fn expired(name: &str) -> Result<Self> {
+        let mut params = CertificateParams::default();
+        params.not_after = date_time_ymd(2020, 1, 1);
+        Self::with(name, params)
+    }
+
+    /// An intermediate CA of this one. It has no identifier of this CA's key.
+    pub(crate) fn intermediate(&self, name: &str) -> Result<Self> {
+        let params = Self::params(name, CertificateParams::default());
+        Ok(Self(CertifiedIssuer::signed_by(params, KeyPair::generate()?, &self.0)?))
+    }
+
     /// The CA of a mesh; `identity` is the SPIFFE ID of its control plane.
     pub(super) fn of_mesh(name: &str, identity: &str) -> Result<Self> {
         let mut params = CertificateParams::default();
@@ -50,11 +64,15 @@ impl Authority {
         Self::with_key(name, params, KeyPair::generate()?)
     }
 
-    fn with_key(name: &str, mut params: CertificateParams, key: KeyPair) -> Result<Self> {
+    fn with_key(name: &str, params: CertificateParams, key: KeyPair) -> Result<Self> {
+        Ok(Self(CertifiedIssuer::self_signed(Self::params(name, params), key)?))
+    }
+
+    fn params(name: &str, mut params: CertificateParams) -> CertificateParams {
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        Ok(Self(CertifiedIssuer::self_signed(params, key)?))
+        params
     }
 
     /// The authority's certificate.
@@ -88,6 +106,26 @@ impl Authority {
     /// Signs a certificate request (PKCS #10, PEM) without changing it. Returns the certificate in PEM.
     pub(crate) fn sign(&self, request: &str) -> Result<String> {
         Ok(CertificateSigningRequestParams::from_pem(request)?.signed_by(&self.0)?.pem())
+    }
+
+    /// A revocation list (PEM) of the CA with this certificate, key identifier and key, with the serial number of one certificate.
+    pub(crate) fn revoke(ca: &str, key_id: &[u8], key: &str, serial: &[u8]) -> Result<String> {
+        let issuer = Issuer::from_ca_cert_pem(ca, KeyPair::from_pem(key)?)?;
+        let revoked = RevokedCertParams {
+            serial_number: SerialNumber::from_slice(serial),
+            revocation_time: date_time_ymd(2020, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2020, 1, 1),
+            next_update: date_time_ymd(4096, 1, 1),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: vec![revoked],
+            key_identifier_method: KeyIdMethod::PreSpecified(key_id.to_owned()),
+        };
+        Ok(list.signed_by(&issuer)?.pem()?)
     }
 
     /// Writes the CA to files with these names: its key, its certificate, the root certificate, and the chain.

@@ -234,9 +234,14 @@ pub(crate) fn run_printed(world: &mut World<'_>) -> Result<()> {
 }
 
 pub(crate) fn continue_istiod(world: &mut World<'_>) -> Result<()> {
-    let stopped = world.since_stop()?;
-    wait_for("istiod to be paused long enough", SOON, || Ok(stopped.elapsed() >= STOPPED))?;
+    wait_stopped(world)?;
     world.continue_istiod()
+}
+
+/// Waits until istiod is paused for longer than `propagationDelays.gateways`.
+pub(crate) fn wait_stopped(world: &World<'_>) -> Result<()> {
+    let stopped = world.since_stop()?;
+    wait_for("istiod to be paused long enough", SOON, || Ok(stopped.elapsed() >= STOPPED))
 }
 
 fn shop(world: &World<'_>, tls: &Value) -> Result<()> {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::{
     issuer::{MANAGED, SERVER},
     objects::{gateway, gateway_secret, route},
-    run::{renew_clients, settled},
+    run::{renew_clients, wait_end},
     scenarios::SHOP,
     testbed::{SOON, wait_for},
     world::World,
@@ -67,7 +67,7 @@ pub(crate) fn take_over_and_give_back(world: &mut World<'_>) -> Result<()> {
 
     world.step("CA rotated")?;
     world.rotate_ca()?;
-    settled(world)?;
+    wait_end(world)?;
     renew_clients(world)?;
 
     world.step("name given back")?;

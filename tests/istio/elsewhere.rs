@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::{
     issuer::SERVER,
     objects,
-    run::{renew_clients, settled},
+    run::{renew_clients, wait_end},
     testbed::{CLUSTER_RESOURCES, Cluster, SOON, User, wait_for},
     world::{Layout, World},
 };
@@ -144,7 +144,7 @@ pub(crate) fn rotate(world: &mut World<'_>) -> Result<()> {
 
     world.step("CA rotated")?;
     world.rotate_ca()?;
-    settled(world)?;
+    wait_end(world)?;
     renew_clients(world)?;
     let status = world.operator.status()?;
     let named = |name: &str| status["leaves"].to_string().contains(name);

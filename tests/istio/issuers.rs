@@ -1,7 +1,10 @@
 //! Rotations with issuers that sign with a new CA before gateways trust it: admission rejects these certificates until
 //! they do.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+};
 
 use anyhow::{Context, Result, ensure};
 use futures::StreamExt;
@@ -15,19 +18,19 @@ use serde_json::{Value, json};
 use crate::{
     issuer::{Certificates, ROOT, SERVER},
     objects,
-    run::{renew_clients, settled},
+    run::{renew_clients, wait_end},
     shelf::lock,
     testbed::{Authority, Cluster, SOON, wait_for_value},
     world::{CERTIFICATES, Layout, World},
 };
 
 /// The Secret of the intermediate CA.
-const INTERMEDIATE: &str = "intermediate-ca";
+pub(crate) const INTERMEDIATE: &str = "intermediate-ca";
 /// API group of the external issuer. cert-manager leaves its requests to whatever serves it.
 const GROUP: &str = "issuers.example.com";
 
 /// A GatewaySecret that names the Certificate only: the source Secret and the CA are derived.
-fn by_certificate(ns: &str) -> Value {
+pub(crate) fn by_certificate(ns: &str) -> Value {
     let mut gateway_secret = objects::gateway_secret(ns);
     let spec = &mut gateway_secret["spec"];
     let (managed, labels, clients) = (spec["secretName"].take(), spec["workloadLabels"].take(), spec["clients"].take());
@@ -84,7 +87,18 @@ pub(crate) fn as_forecast(world: &mut World<'_>) -> Result<()> {
 
 /// A CA with two tiers: the intermediate CA signs leaves, and clients and gateways trust the root.
 pub(crate) fn intermediate(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout> {
-    cluster.apply(ns, &CERTIFICATES.manifests(hosts))?;
+    intermediate_for(CERTIFICATES, "1080h", cluster, ns, hosts)
+}
+
+/// The same with these certificates, and another lifetime of the intermediate CA.
+pub(crate) fn intermediate_for(
+    certificates: Certificates,
+    life: &str,
+    cluster: &Cluster,
+    ns: &str,
+    hosts: &str,
+) -> Result<Layout> {
+    cluster.apply(ns, &certificates.manifests(hosts))?;
     let issuer = json!({
         "apiVersion": "cert-manager.io/v1", "kind": "Issuer", "metadata": { "name": "root" },
         "spec": { "ca": { "secretName": ROOT } },
@@ -92,7 +106,7 @@ pub(crate) fn intermediate(cluster: &Cluster, ns: &str, hosts: &str) -> Result<L
     let certificate = json!({
         "apiVersion": "cert-manager.io/v1", "kind": "Certificate", "metadata": { "name": INTERMEDIATE },
         "spec": {
-            "secretName": INTERMEDIATE, "commonName": "second tier", "isCA": true, "duration": "1080h",
+            "secretName": INTERMEDIATE, "commonName": "second tier", "isCA": true, "duration": life,
             "privateKey": { "algorithm": "ECDSA", "size": 256, "rotationPolicy": "Always" },
             "issuerRef": { "name": "root", "kind": "Issuer" },
         },
@@ -101,12 +115,17 @@ pub(crate) fn intermediate(cluster: &Cluster, ns: &str, hosts: &str) -> Result<L
     cluster.apply(ns, &certificate.to_string())?;
     let mut gateway_secret = objects::gateway_secret(ns);
     gateway_secret["spec"]["caSecretRef"] = json!({ "name": INTERMEDIATE });
-    Ok(Layout::in_one_namespace(ns, gateway_secret))
+    Ok(Layout::with_clients_of(certificates, ns, gateway_secret))
 }
 
 /// A stand-in for Vault or a cloud provider's private CA: it signs requests, and its key is in no Secret.
 pub(crate) fn external(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout> {
-    let all: Vec<Value> = serde_saphyr::from_multiple(&CERTIFICATES.manifests(hosts))?;
+    external_for(CERTIFICATES, cluster, ns, hosts)
+}
+
+/// The same with these certificates.
+pub(crate) fn external_for(certificates: Certificates, cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout> {
+    let all: Vec<Value> = serde_saphyr::from_multiple(&certificates.manifests(hosts))?;
     let of_issuer = |object: &&Value| object["spec"]["issuerRef"]["name"] == "ca";
     for certificate in all.iter().filter(of_issuer) {
         let mut certificate = certificate.clone();
@@ -114,7 +133,7 @@ pub(crate) fn external(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layou
         cluster.apply(ns, &certificate.to_string())?;
     }
     let external = Some(Arc::new(External::new()?));
-    Ok(Layout { external, ..Layout::in_one_namespace(ns, by_certificate(ns)) })
+    Ok(Layout { external, ..Layout::with_clients_of(certificates, ns, by_certificate(ns)) })
 }
 
 /// The CA changes, and clients renew at once. Their new certificates are rejected until gateways trust the CA.
@@ -130,7 +149,7 @@ fn renewed_at_once(world: &World<'_>) -> Result<()> {
     let before = world.refusals()?;
     renew_clients(world)?;
     ensure!(world.refusals()? > before, "expected admission to refuse what gateways do not trust yet, saw no refusal");
-    settled(world)?;
+    wait_end(world)?;
     renew_clients(world)
 }
 
@@ -140,7 +159,7 @@ pub(crate) fn root_then_intermediate(world: &mut World<'_>) -> Result<()> {
     world.rotate_ca()?;
     world.step("CA rotated")?;
     world.operator.reissue(&[INTERMEDIATE])?;
-    settled(world)?;
+    wait_end(world)?;
     renew_clients(world)
 }
 
@@ -154,20 +173,34 @@ pub(crate) fn unannounced(world: &mut World<'_>) -> Result<()> {
 }
 
 /// An issuer that keeps its key in memory.
-pub(crate) struct External(Mutex<Authority>);
+pub(crate) struct External {
+    authority: Mutex<Authority>,
+    /// Certificates whose requests it refuses.
+    refused: Mutex<BTreeSet<String>>,
+}
 
 impl External {
     fn new() -> Result<Self> {
-        Ok(Self(Mutex::new(Authority::new("external")?)))
+        Ok(Self { authority: Mutex::new(Authority::new("external")?), refused: Mutex::default() })
     }
 
     /// Its CA, in PEM.
     pub(crate) fn ca(&self) -> String {
-        lock(&self.0).pem()
+        lock(&self.authority).pem()
     }
 
-    fn rotate(&self) -> Result<()> {
-        *lock(&self.0) = Authority::new("external 2")?;
+    /// From now on it refuses the requests of a Certificate.
+    pub(crate) fn refuse(&self, certificate: &str) {
+        lock(&self.refused).insert(certificate.to_owned());
+    }
+
+    /// It signs the requests of all Certificates again.
+    pub(crate) fn accept_all(&self) {
+        lock(&self.refused).clear();
+    }
+
+    pub(crate) fn rotate(&self) -> Result<()> {
+        *lock(&self.authority) = Authority::new("external 2")?;
         Ok(())
     }
 
@@ -180,11 +213,15 @@ impl External {
         while let Some(event) = events.next().await {
             // The watch reconnects by itself.
             let Ok(request) = event else { continue };
-            if request.data["spec"]["issuerRef"]["group"] != GROUP || !is(&request, "Approved") || is(&request, "Ready")
-            {
+            let is_open = is(&request, "Approved") && !has(&request, "Ready");
+            if request.data["spec"]["issuerRef"]["group"] != GROUP || !is_open {
                 continue;
             }
-            let status = self.sign(&request).unwrap_or_else(|error| json!({ "conditions": [failed(&error)] }));
+            let failed = |error| {
+                let failed = condition("False", "Failed", &format!("{error:#}"));
+                json!({ "conditions": with_condition(&request, failed), "failureTime": now() })
+            };
+            let status = self.sign(&request).unwrap_or_else(failed);
             let patch = Patch::Merge(json!({ "status": status }));
             if let Err(error) = requests.patch_status(&request.name_any(), &PatchParams::default(), &patch).await {
                 eprintln!("external issuer: {error}");
@@ -194,15 +231,31 @@ impl External {
 
     fn sign(&self, request: &DynamicObject) -> Result<Value> {
         use base64::{Engine, engine::general_purpose::STANDARD};
+        let certificate = request.annotations().get("cert-manager.io/certificate-name");
+        ensure!(!certificate.is_some_and(|name| lock(&self.refused).contains(name)), "refused");
         let csr = STANDARD.decode(request.data["spec"]["request"].as_str().context("spec.request")?)?;
-        let authority = lock(&self.0);
+        let authority = lock(&self.authority);
         let certificate = authority.sign(std::str::from_utf8(&csr)?)?;
-        let mut conditions = request.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        conditions.push(condition("True", "Issued", "signed"));
+        let conditions = with_condition(request, condition("True", "Issued", "signed"));
         Ok(json!({
             "certificate": STANDARD.encode(certificate), "ca": STANDARD.encode(authority.pem()), "conditions": conditions,
         }))
     }
+}
+
+fn has(request: &DynamicObject, type_: &str) -> bool {
+    let mut conditions = request.data["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.any(|condition| condition["type"] == type_)
+}
+
+fn with_condition(request: &DynamicObject, condition: Value) -> Vec<Value> {
+    let mut conditions = request.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    conditions.push(condition);
+    conditions
+}
+
+fn now() -> String {
+    jiff::Timestamp::now().strftime("%FT%TZ").to_string()
 }
 
 fn is(request: &DynamicObject, type_: &str) -> bool {
@@ -211,10 +264,5 @@ fn is(request: &DynamicObject, type_: &str) -> bool {
 }
 
 fn condition(status: &str, reason: &str, message: &str) -> Value {
-    let now = jiff::Timestamp::now().strftime("%FT%TZ").to_string();
-    json!({ "type": "Ready", "status": status, "reason": reason, "message": message, "lastTransitionTime": now })
-}
-
-fn failed(error: &anyhow::Error) -> Value {
-    condition("False", "Failed", &format!("{error:#}"))
+    json!({ "type": "Ready", "status": status, "reason": reason, "message": message, "lastTransitionTime": now() })
 }

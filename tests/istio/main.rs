@@ -4,6 +4,8 @@
 //! Each scenario is a way in which Gateways get their clients' CAs, with what must happen when the CA is rotated: nothing fails, or the
 //! rotation holds until an operator has acted, or admission denies the object. The table of all scenarios is printed at the end.
 //!
+//! `TRUSTSPAN_ISTIO=full` runs the long scenarios, too.
+//!
 //! `TRUSTSPAN_CONTROL` names another trustspan binary: all scenarios run with it, and what fails is only printed.
 
 #[path = "../bed/mod.rs"]
@@ -32,13 +34,24 @@ mod shelf;
 mod acts;
 mod adoption;
 mod anonymous;
+mod copy;
+mod deadlines;
+mod distrust;
 mod elsewhere;
 mod expected;
 mod issuers;
 mod ml_dsa;
 mod objects;
+mod paths;
+mod reissues;
+mod requests;
+mod revoked;
 mod run;
 mod scenarios;
+mod selectors;
+mod shared_clients;
+mod shim;
+mod unseen;
 mod upstream;
 mod world;
 
@@ -76,17 +89,18 @@ fn main() -> ExitCode {
 
 fn start() -> Result<Bench> {
     let cluster = Cluster::boot()?;
-    let cert_manager = CertManager::start(&cluster)?;
+    let cert_manager = CertManager::start_with_gateway_shim(&cluster)?;
     let istiod = Istiod::start(&cluster)?;
     Ok(Bench { istiod, _cert_manager: cert_manager, cluster, table: Mutex::default() })
 }
 
 fn trial(bench: Option<&Arc<Bench>>, scenario: &'static Scenario) -> Trial {
     let bench = bench.cloned();
-    Trial::test(scenario.name, move || {
+    let trial = Trial::test(scenario.name, move || {
         let bench = bench.ok_or("no bed")?;
         let (line, result) = run::perform(scenario, &bench.cluster, &bench.istiod);
         lock(&bench.table).push(line);
         result.map_err(|error| format!("{error:#}").into())
-    })
+    });
+    trial.with_ignored_flag(scenario.is_long && !run::is_full())
 }

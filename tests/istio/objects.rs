@@ -12,6 +12,14 @@ pub(crate) fn rotation_policy() -> Value {
     testbed::rotation_policy(&json!({ "propagationDelays": { "gateways": "2s", "clients": "2s", "admission": "1s" } }))
 }
 
+/// The same with another name and propagation delay of gateways.
+pub(crate) fn rotation_policy_of(name: &str, gateways: &str) -> Value {
+    let mut policy = rotation_policy();
+    policy["metadata"]["name"] = name.into();
+    policy["spec"]["propagationDelays"]["gateways"] = gateways.into();
+    policy
+}
+
 /// The GatewaySecret of most scenarios.
 pub(crate) fn gateway_secret(ns: &str) -> Value {
     json!({
@@ -30,10 +38,15 @@ pub(crate) fn gateway(ns: &str, name: &str, host: &str, tls: &Value) -> Value {
 
 /// A Gateway of one server for these hosts.
 pub(crate) fn gateway_of(ns: &str, name: &str, hosts: &[&str], tls: &Value) -> Value {
+    gateway_of_pods(ns, name, hosts, tls)
+}
+
+/// The same at gateways whose pods are labelled `istio: <label>`.
+pub(crate) fn gateway_of_pods(label: &str, name: &str, hosts: &[&str], tls: &Value) -> Value {
     json!({
         "apiVersion": "networking.istio.io/v1", "kind": "Gateway", "metadata": { "name": name },
         "spec": {
-            "selector": { "istio": ns },
+            "selector": { "istio": label },
             "servers": [{
                 "port": { "number": GATEWAY_PORT, "name": format!("https-{name}"), "protocol": "HTTPS" },
                 "hosts": hosts,
@@ -77,6 +90,27 @@ pub(crate) fn route(gateway: &str, hosts: &[&str]) -> Value {
     json!({
         "apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": { "name": gateway },
         "spec": { "hosts": hosts, "gateways": [gateway], "http": [{ "directResponse": { "status": 200 } }] },
+    })
+}
+
+/// The Certificate of a declared client.
+pub(crate) fn client(name: &str, issuer: &str) -> Value {
+    let template = json!({ "labels": { "trustspan.dev/client": "gateway" } });
+    json!({
+        "apiVersion": "cert-manager.io/v1", "kind": "Certificate", "metadata": { "name": name },
+        "spec": {
+            "secretName": name, "commonName": name, "usages": ["digital signature", "client auth"],
+            "privateKey": { "algorithm": "ECDSA", "size": 256, "rotationPolicy": "Always" },
+            "issuerRef": { "name": issuer, "kind": "Issuer" }, "secretTemplate": template,
+        },
+    })
+}
+
+/// An Issuer that signs with the CA in a Secret.
+pub(crate) fn ca_issuer(name: &str, secret: &str) -> Value {
+    json!({
+        "apiVersion": "cert-manager.io/v1", "kind": "Issuer", "metadata": { "name": name },
+        "spec": { "ca": { "secretName": secret } },
     })
 }
 

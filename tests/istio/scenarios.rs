@@ -4,10 +4,10 @@ use anyhow::Result;
 
 use crate::{
     acts::{self, MANAGED_CACERT, PARTNERS_CACERT, SOURCE_CACERT},
-    adoption, elsewhere,
-    expected::Expected,
+    adoption, copy, deadlines, distrust, elsewhere,
+    expected::Expected::{self, Otherwise},
     issuer::SERVER,
-    issuers, ml_dsa,
+    issuers, ml_dsa, paths, reissues, revoked, selectors, shared_clients, shim, unseen,
     world::{Layout, LayoutOf, World},
 };
 
@@ -30,6 +30,8 @@ pub(crate) struct Scenario {
     pub(crate) certificate_hosts: &'static [&'static str],
     /// Whether istiod is paused before the CA is rotated.
     pub(crate) stops_istiod: bool,
+    /// Whether it runs only with `TRUSTSPAN_ISTIO=full`.
+    pub(crate) is_long: bool,
     /// Creates the issuer, and the clients in their namespaces.
     pub(crate) layout: LayoutOf,
 }
@@ -43,6 +45,7 @@ const fn scenario(name: &'static str, apply: fn(&mut World<'_>) -> Result<()>, e
         partner_hosts: &[],
         certificate_hosts: &[SHOP, OTHER],
         stops_istiod: false,
+        is_long: false,
         layout: Layout::of_a_ca_issuer,
     }
 }
@@ -75,6 +78,122 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario {
         layout: issuers::external,
         ..scenario("issuer_without_a_local_key", acts::credential_name, Expected::Otherwise(issuers::unannounced))
+    },
+    Scenario {
+        layout: reissues::derived,
+        ..scenario(
+            "clients_keep_the_old_issuer",
+            acts::credential_name,
+            Otherwise(reissues::clients_keep_the_old_issuer),
+        )
+    },
+    Scenario {
+        layout: reissues::named,
+        is_long: true,
+        ..scenario(
+            "gateways_keep_the_old_issuer",
+            acts::credential_name,
+            Otherwise(reissues::gateways_keep_the_old_issuer),
+        )
+    },
+    Scenario {
+        layout: reissues::external,
+        is_long: true,
+        ..scenario("request_failed", acts::credential_name, Otherwise(reissues::request_failed))
+    },
+    Scenario {
+        layout: reissues::stuck,
+        ..scenario(
+            "certificates_that_are_never_issued",
+            acts::credential_name,
+            Otherwise(reissues::others_are_reissued),
+        )
+    },
+    Scenario {
+        layout: Layout::of_few_clients,
+        ..scenario("protected_certificate", acts::credential_name, Otherwise(reissues::protected))
+    },
+    Scenario {
+        layout: deadlines::short_ca,
+        is_long: true,
+        ..scenario(
+            "lagging_clients_at_the_end_of_the_ca",
+            acts::credential_name,
+            Otherwise(deadlines::others_outlive_the_ca),
+        )
+    },
+    Scenario {
+        layout: deadlines::short_intermediate,
+        is_long: true,
+        ..scenario("intermediate_renewed", acts::credential_name, Otherwise(deadlines::intermediate_renewed))
+    },
+    Scenario {
+        layout: unseen::without_requests,
+        ..scenario("client_without_a_request", acts::credential_name, Otherwise(unseen::still_connects))
+    },
+    Scenario {
+        stops_istiod: true,
+        layout: Layout::of_few_clients,
+        is_long: true,
+        ..scenario("debug_pod", unseen::narrow_service, Otherwise(unseen::debug_pod))
+    },
+    Scenario {
+        stops_istiod: true,
+        layout: Layout::of_few_clients,
+        is_long: true,
+        ..scenario("debug_pod_before_the_rotation", unseen::with_a_debug_pod, Otherwise(unseen::gateways_are_stale))
+    },
+    Scenario {
+        stops_istiod: true,
+        layout: Layout::of_few_clients,
+        is_long: true,
+        ..scenario("mode_copy_during_a_rotation", copy::probed_only, Otherwise(copy::during_a_rotation))
+    },
+    Scenario {
+        layout: Layout::of_few_clients,
+        is_long: true,
+        ..scenario("gateways_scaled_up", acts::credential_name, Otherwise(unseen::gateways_scaled_up))
+    },
+    Scenario {
+        hosts: &[SHOP],
+        certificate_hosts: &[SHOP, OTHER],
+        layout: shared_clients::layout,
+        is_long: true,
+        ..scenario(
+            "clients_of_two_gateway_secrets",
+            shared_clients::two_gateway_secrets,
+            Otherwise(shared_clients::second_gateways_lag),
+        )
+    },
+    Scenario {
+        partner_hosts: &[OTHER],
+        layout: Layout::of_few_clients,
+        ..scenario("expired_root_in_additional_trust", paths::expired_root, Otherwise(paths::trust_the_expired_root))
+    },
+    Scenario {
+        partner_hosts: &[OTHER],
+        layout: Layout::of_few_clients,
+        ..scenario("root_named_as_the_old_issuer", paths::unknown_root, Otherwise(paths::rotate_to_a_root_of_that_name))
+    },
+    Scenario {
+        layout: distrust::intermediate,
+        is_long: true,
+        ..scenario("intermediate_distrusted", acts::credential_name, Otherwise(distrust::of_a_trusted_root))
+    },
+    Scenario {
+        layout: Layout::of_few_clients,
+        is_long: true,
+        ..scenario("gateway_selects_other_pods", selectors::other_pods, Otherwise(selectors::waits_for_it))
+    },
+    Scenario {
+        layout: Layout::of_few_clients,
+        is_long: true,
+        ..scenario("gateway_of_the_gateway_shim", acts::credential_name, Otherwise(shim::annotated))
+    },
+    Scenario {
+        layout: revoked::one_more,
+        is_long: true,
+        ..scenario("revoked_client", revoked::revoke, Otherwise(revoked::stays_refused))
     },
     scenario("credential_name", acts::credential_name, Expected::Clean),
     scenario("name_taken_over", adoption::not_adopted, Expected::Otherwise(adoption::take_over_and_give_back)),

@@ -14,7 +14,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use k8s_openapi::ByteString;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::{runtime::Runtime, task::JoinHandle};
 use trustspan::{store::cluster::connect, trust::bundle};
 
@@ -26,6 +26,7 @@ use crate::{
     journal::Journal,
     objects,
     pace::Pace,
+    requests::Requests,
     scenarios::Scenario,
     shelf::Shelf,
     testbed::{
@@ -47,6 +48,9 @@ pub(crate) const CERTIFICATES: Certificates = Certificates {
     clients: 12,
     load_once: 0,
 };
+
+/// The certificates of scenarios that need few clients. They do not have the rate of the others.
+pub(crate) const FEW: Certificates = Certificates { clients: 4, ..CERTIFICATES };
 
 /// The Secret of the partner's client, which has another CA.
 pub(crate) const PARTNER: &str = "partner";
@@ -76,13 +80,29 @@ impl Layout {
 
     /// The layout in one namespace, with the names of [`CERTIFICATES`].
     pub(crate) fn in_one_namespace(ns: &str, gateway_secret: Value) -> Self {
+        Self::with_clients_of(CERTIFICATES, ns, gateway_secret)
+    }
+
+    /// The layout in one namespace, with the clients of these certificates.
+    pub(crate) fn with_clients_of(certificates: Certificates, ns: &str, gateway_secret: Value) -> Self {
         Self {
             namespace: ns.to_owned(),
             ca: (ns.to_owned(), ROOT.to_owned()),
-            clients: CERTIFICATES.clients().into_iter().map(|(name, _)| (ns.to_owned(), name)).collect(),
+            clients: certificates.clients().into_iter().map(|(name, _)| (ns.to_owned(), name)).collect(),
             gateway_secret,
             external: None,
         }
+    }
+
+    /// The layout of most scenarios, with few clients.
+    pub(crate) fn of_few_clients(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Self> {
+        cluster.apply(ns, &FEW.manifests(hosts))?;
+        Ok(Self::with_clients_of(FEW, ns, objects::gateway_secret(ns)))
+    }
+
+    /// Whether there are too few clients for the rate that is expected of a run.
+    pub(crate) fn has_few_clients(&self) -> bool {
+        self.clients.len() < CERTIFICATES.clients
     }
 
     fn namespaces(&self) -> BTreeSet<&str> {
@@ -99,6 +119,10 @@ pub(crate) struct World<'c> {
     /// State that all clients share. `None` until the traffic starts.
     around: Option<Arc<ClusterSnapshot>>,
     pub(crate) ingress: Ingress,
+    /// Gateways of a separate Service. `None` except in a scenario that starts them.
+    pub(crate) second_ingress: Option<Ingress>,
+    /// Another istiod, for some of the gateways. `None` except in a scenario that starts it.
+    second_istiod: Option<Istiod>,
     /// `None` except in a scenario that pauses istiod: others share one.
     istiod: Option<Istiod>,
     stopped: Option<Instant>,
@@ -116,8 +140,10 @@ pub(crate) struct World<'c> {
     server: Server<'c>,
     /// The partner's CA.
     pub(crate) partners: Authority,
+    /// What `kubectl apply` has printed on standard error in a scenario that reads it.
+    pub(crate) warnings: String,
     // Declared last, so that it is dropped last: the processes must end before their files are removed.
-    _scratch: Scratch,
+    scratch: Scratch,
 }
 
 impl<'c> World<'c> {
@@ -150,13 +176,15 @@ impl<'c> World<'c> {
             runtime.spawn(Arc::clone(&shelf).follow(operator.secrets.clone()));
         }
         let clients = Vec::new();
-        let (ns, _scratch) = (ns.to_owned(), scratch);
+        let ns = ns.to_owned();
         let world = Self {
             clients,
             runtime,
             shelf,
             around: None,
             ingress,
+            second_ingress: None,
+            second_istiod: None,
             istiod: own_istiod,
             stopped: None,
             cluster,
@@ -169,7 +197,8 @@ impl<'c> World<'c> {
             registration,
             server,
             partners: Authority::new("partners")?,
-            _scratch,
+            warnings: String::new(),
+            scratch,
         };
         for name in [SERVER, MANAGED].into_iter().map(str::to_owned).chain(world.client_names()) {
             world.wait_certificate(&name)?;
@@ -180,6 +209,39 @@ impl<'c> World<'c> {
 
     fn client_names(&self) -> impl Iterator<Item = String> {
         self.layout.clients.iter().map(|(_, name)| name.clone())
+    }
+
+    /// Starts another istiod, for gateways that are started later.
+    pub(crate) fn start_second_istiod(&mut self) -> Result<()> {
+        self.second_istiod = Some(Istiod::start_another(self.cluster)?);
+        Ok(())
+    }
+
+    /// The other istiod.
+    pub(crate) fn second_istiod(&self) -> Result<&Istiod> {
+        self.second_istiod.as_ref().context("a second istiod")
+    }
+
+    /// Starts gateways of a separate Service behind the other istiod. Their pods are labelled `istio: <label>`.
+    pub(crate) fn start_second_ingress(&mut self, name: &'static str, label: &str, count: u8) -> Result<()> {
+        let istiod = self.second_istiod.as_ref().context("a second istiod")?;
+        let ingress = Ingress::start_named(self.cluster, istiod, &self.scratch, (&self.ns, name), label, count)?;
+        self.second_ingress = Some(ingress);
+        Ok(())
+    }
+
+    /// Starts one more gateway behind the other istiod. It is no endpoint of the Service yet. Returns its number.
+    pub(crate) fn start_another_gateway(&mut self) -> Result<usize> {
+        let istiod = self.second_istiod.as_ref().context("a second istiod")?;
+        self.ingress.add(self.cluster, istiod, &self.scratch, (&self.ns, &self.ns))
+    }
+
+    /// Starts to count the CertificateRequests of the namespace from now on.
+    pub(crate) fn count_requests(&self) -> Result<Arc<Requests>> {
+        let client = self.runtime.block_on(connect(Some(Path::new(&self.cluster.kubeconfig(User::Admin)))))?;
+        let requests = Arc::new(Requests::default());
+        self.runtime.spawn(Arc::clone(&requests).count(client, self.ns.clone()));
+        Ok(requests)
     }
 
     fn operator_of(&self, namespace: &str) -> Result<&Operator> {
@@ -224,18 +286,43 @@ impl<'c> World<'c> {
             over: AtomicBool::new(false),
         });
         around.journal.step("steady");
-        let targets: Arc<[_]> = self.targets(scenario.hosts).into();
-        let start = |name: String, targets: &Arc<[Target]>| {
-            let (targets, around) = (Arc::clone(targets), Arc::clone(&around));
-            self.runtime.spawn(Client { name, load_once: false, targets, around }.run())
-        };
-        let mut clients: Vec<_> = names.into_iter().map(|name| start(name, &targets)).collect();
-        if !scenario.partner_hosts.is_empty() {
-            clients.push(start(PARTNER.to_owned(), &self.targets(scenario.partner_hosts).into()));
-        }
-        self.clients = clients;
         self.around = Some(around);
+        self.start_clients(names, self.targets(scenario.hosts))?;
+        if !scenario.partner_hosts.is_empty() {
+            self.start_clients(vec![PARTNER.to_owned()], self.targets(scenario.partner_hosts))?;
+        }
         Ok(())
+    }
+
+    fn start_clients(&mut self, names: Vec<String>, targets: Vec<Target>) -> Result<()> {
+        let (around, targets): (_, Arc<[_]>) = (self.around.as_ref().context("no traffic yet")?, targets.into());
+        for name in names {
+            let (targets, around) = (Arc::clone(&targets), Arc::clone(around));
+            self.clients.push(self.runtime.spawn(Client { name, load_once: false, targets, around }.run()));
+        }
+        Ok(())
+    }
+
+    /// Waits until further gateways serve a host, and lets all declared clients connect to them, too.
+    pub(crate) fn visit_also(&mut self, host: &str, addresses: &[SocketAddr]) -> Result<()> {
+        let names: Vec<_> = self.client_names().collect();
+        let targets = || addresses.iter().map(|address| Target { host: host.to_owned(), address: *address }).collect();
+        self.wait_targets(&names[0], targets())?;
+        self.start_clients(names, targets())
+    }
+
+    /// Waits until a gateway serves a host.
+    pub(crate) fn wait_gateway(&self, host: &str, address: SocketAddr) -> Result<()> {
+        let client = self.client_names().next().context("no client")?;
+        self.wait_targets(&client, vec![Target { host: host.to_owned(), address }])
+    }
+
+    /// Connects once to each gateway with the certificate of a Secret. Returns the errors.
+    pub(crate) fn visit_once(&self, client: &str, host: &str) -> Result<Vec<std::io::Error>> {
+        let identity = identity(&*self.shelf.newest(client).context("no client's Secret")?)?;
+        let visits =
+            self.targets(&[host]).into_iter().map(|target| self.runtime.block_on(visit(&target, &identity.config)).1);
+        Ok(visits.filter_map(Result::err).collect())
     }
 
     fn targets(&self, hosts: &[&str]) -> Vec<Target> {
@@ -246,8 +333,12 @@ impl<'c> World<'c> {
 
     /// Waits until each gateway serves each host to a client.
     fn wait_served(&self, client: &str, hosts: &[&str]) -> Result<()> {
+        self.wait_targets(client, self.targets(hosts))
+    }
+
+    fn wait_targets(&self, client: &str, targets: Vec<Target>) -> Result<()> {
         let identity = identity(&*self.shelf.newest(client).context("no client's Secret")?)?;
-        for target in self.targets(hosts) {
+        for target in targets {
             let what = format!("{} to serve {} to {client}", target.address, target.host);
             let served = wait_for(&what, SOON, || {
                 self.runtime.block_on(visit(&target, &identity.config)).1?;
@@ -322,6 +413,26 @@ impl<'c> World<'c> {
         }
         let secret = self.issuer()?.read(&self.layout.ca.1)?;
         Ok(String::from_utf8(secret.get("tls.crt").context("no tls.crt")?.0.clone())?)
+    }
+
+    /// Whether the certificate in a Secret is of the newest CA.
+    pub(crate) fn is_of_newest_ca(&self, name: &str) -> Result<bool> {
+        let newest = bundle::read(self.newest_ca()?.as_bytes()).into_certificates();
+        let chain = bundle::read_chain(&self.operator.read(name)?.get("tls.crt").context("tls.crt")?.0);
+        let issuer = &chain.into_certificates().into_iter().next().context("a leaf")?.authority_key_id;
+        Ok(newest.first().context("a CA")?.subject_key_id == *issuer)
+    }
+
+    /// Changes an object of the namespace by a merge patch.
+    pub(crate) fn patch(&self, object: &str, patch: &Value) -> Result<()> {
+        let args = ["patch", object, "--type=merge", "--patch", &patch.to_string()];
+        self.cluster.kubectl(args).ns(&self.ns).ok().map(drop)
+    }
+
+    /// Lets another Issuer sign the certificates of a Certificate.
+    pub(crate) fn use_issuer(&self, certificate: &str, issuer: &str) -> Result<()> {
+        let patch = json!({ "spec": { "issuerRef": { "name": issuer } } });
+        self.patch(&format!("certificates.cert-manager.io/{certificate}"), &patch)
     }
 
     /// Waits until a Secret has a certificate.

@@ -13,10 +13,13 @@ use std::{
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 use rustls::{
-    ClientConfig, RootCertStore,
-    client::Resumption,
-    crypto::aws_lc_rs,
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    client::{
+        Resumption, WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    },
+    crypto::{self, CryptoProvider, aws_lc_rs},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -24,7 +27,7 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval_at, timeout},
 };
 use tokio_rustls::TlsConnector;
-use trustspan::trust::{anchors, certificates_under};
+use trustspan::trust::{anchors, bundle, certificates_under};
 
 use crate::{
     journal::{Failure, Journal, Side},
@@ -136,19 +139,75 @@ impl Client {
     }
 }
 
+/// Verifies gateways by the roots that have not expired. rustls ignores the dates of a root; OpenSSL and Go do not.
+#[derive(Debug)]
+struct ValidRoots {
+    /// Each root and the end of its validity.
+    roots: Vec<(CertificateDer<'static>, Timestamp)>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for ValidRoots {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let second = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        let mut valid = RootCertStore::empty();
+        for (root, _) in self.roots.iter().filter(|(_, end)| second <= end.as_second()) {
+            valid.add(root.clone())?;
+        }
+        if valid.is_empty() {
+            return Err(CertificateError::Expired.into());
+        }
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(valid), Arc::clone(&self.provider)).build();
+        let verifier = verifier.map_err(|error| rustls::Error::General(error.to_string()))?;
+        verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        crypto::verify_tls12_signature(message, certificate, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        crypto::verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
 /// The TLS identity in a Secret.
 pub(crate) fn identity(delivered: &Delivered) -> Result<Identity> {
     let secret = &delivered.secret;
     let pem = |key: &str| secret.data.get(key).map(|bytes| bytes.as_slice()).with_context(|| format!("no {key}"));
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(pem("ca.crt")?) {
-        roots.add(certificate?)?;
-    }
+    let roots = CertificateDer::pem_slice_iter(pem("ca.crt")?).collect::<Result<Vec<_>, _>>()?;
+    let ends = bundle::read(pem("ca.crt")?).into_certificates().into_iter().map(|root| root.not_after);
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let roots = ValidRoots { roots: roots.into_iter().zip(ends).collect(), provider: Arc::clone(&provider) };
     let chain = CertificateDer::pem_slice_iter(pem("tls.crt")?).collect::<Result<Vec<_>, _>>()?;
     let key = PrivateKeyDer::from_pem_slice(pem("tls.key")?)?;
-    let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+    let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(roots))
         .with_client_auth_cert(chain, key)?;
     // A resumed session shows no certificate.
     config.resumption = Resumption::disabled();

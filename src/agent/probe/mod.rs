@@ -70,7 +70,14 @@ impl Prober {
             Some(name) => secret(name).and_then(canary::from_secret),
             None => secret(&entry.client_ca_name()).and_then(|ca| canary::sign(ca, Timestamp::now())),
         };
-        let result = probe_all(targets, &probe.hosts, canary).await;
+        let mut result = probe_all(targets, &probe.hosts, canary).await;
+        let unselected = |pod: &String| Endpoint {
+            address: format!("pod {pod}"),
+            pod: None,
+            at: Timestamp::now(),
+            shown: Err(format!("Service {} does not select it", probe.reach.service_name)),
+        };
+        result.endpoints.extend(probe.unselected.iter().map(unselected));
         self.last = Some((Instant::now(), probe.clone(), result.clone()));
         Ok(result)
     }

@@ -1,5 +1,6 @@
 // Command cert-manager runs the controllers of the published cert-manager module that self-signed and CA issuers need:
-// its own main is not published. With --cainjector it runs the controllers of cainjector instead. The webhook, ACME and leader election
+// its own main is not published. With --gateway-shim it also makes Certificates for annotated Gateways of
+// the Gateway API. With --cainjector it runs the controllers of cainjector instead. The webhook, ACME and leader election
 // are left out.
 package main
 
@@ -26,6 +27,7 @@ import (
 	"github.com/cert-manager/cert-manager/pkg/api"
 	"github.com/cert-manager/cert-manager/pkg/controller"
 	"github.com/cert-manager/cert-manager/pkg/controller/cainjector"
+	gatewayshim "github.com/cert-manager/cert-manager/pkg/controller/certificate-shim/gateways"
 	logf "github.com/cert-manager/cert-manager/pkg/logs"
 	"github.com/cert-manager/cert-manager/pkg/util"
 
@@ -54,21 +56,22 @@ func main() {
 	flags := flag.NewFlagSet("cert-manager", flag.ExitOnError)
 	kubeconfig := flags.String("kubeconfig", "", "how to reach the API server")
 	injects := flags.Bool("cainjector", false, "run the controllers of cainjector instead")
+	shims := flags.Bool("gateway-shim", false, "make Certificates for annotated Gateways of the Gateway API, whose CRDs must exist")
 	_ = flags.Parse(os.Args[1:])
 
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	start := run
+	start := func() error { return run(ctx, *kubeconfig, *shims) }
 	if *injects {
-		start = inject
+		start = func() error { return inject(ctx, *kubeconfig) }
 	}
-	if err := start(ctx, *kubeconfig); err != nil {
+	if err := start(); err != nil {
 		fmt.Fprintln(os.Stderr, "cert-manager:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, kubeconfig string) error {
+func run(ctx context.Context, kubeconfig string, shims bool) error {
 	ctx = logf.NewContext(ctx, klog.Background())
 	options := controller.ContextOptions{
 		Kubeconfig:         kubeconfig,
@@ -76,6 +79,7 @@ func run(ctx context.Context, kubeconfig string) error {
 		KubernetesAPIBurst: 200,
 	}
 	options.ClusterResourceNamespace = "default"
+	options.EnableGatewayAPI = shims
 	// Upstream waits an hour after a failed request: longer than any test.
 	options.CertificateRequestMinimumBackoffDuration = 5 * time.Second
 	options.CertificateRequestMaximumBackoffDuration = time.Minute
@@ -90,6 +94,9 @@ func run(ctx context.Context, kubeconfig string) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for name, construct := range controller.Known() {
+		if name == gatewayshim.ControllerName && !shims {
+			continue
+		}
 		one, err := construct(factory)
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
@@ -99,6 +106,9 @@ func run(ctx context.Context, kubeconfig string) error {
 	// After the controllers, which ask for their informers when they are made.
 	shared.SharedInformerFactory.Start(ctx.Done())
 	shared.KubeSharedInformerFactory.Start(ctx.Done())
+	if shims {
+		shared.GWShared.Start(ctx.Done())
+	}
 	return group.Wait()
 }
 
