@@ -140,7 +140,7 @@ fn stranded<'c>(
     let Cut { lost, undecided, unnamed, unlisted } = cut_off(before, after, status, now);
     if unlisted > 0 {
         let message = format!(
-            "{key}: the certificates of {} do not fit into status, so they may need a CA that this update removes. expected every CA to \
+            "{key}: the certificates of {} are not in status, so they may need a CA that this update removes. expected every CA to \
              stay; keep them, and do what condition StatusComplete says",
             counted(unlisted, "declared client")
         );

@@ -108,7 +108,7 @@ pub struct GatewaySecretStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaves: Option<Vec<Leaf>>,
 
-    /// The number of declared clients whose certificates do not fit into `leaves`. While there are any, no CA may leave the bundle.
+    /// The number of declared clients whose certificates are unknown, or do not fit into `leaves`. While there are any, no CA may leave the bundle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64", range(min = 0))]
     pub unlisted_clients: Option<u32>,

@@ -31,6 +31,15 @@ fn clients(plan: &Plan, overdue: &[&str]) -> Said {
     }
     match (few(overdue), &plan.unlisted_clients) {
         (None, Some(reason)) => (ConditionStatus::Unknown, "NotListed", sentence(reason)),
+        (None, None) if !plan.unknown_clients.is_empty() => {
+            let names = few(&plan.unknown_clients).unwrap_or_default();
+            let message = format!(
+                "The certificates of {} are unknown, because cert-manager has no CertificateRequest of the current revision: {names}. A rotation \
+                 has them reissued first; to know them before, renew them (cmctl renew NAME).",
+                counted(plan.unknown_clients.len(), "declared client")
+            );
+            (ConditionStatus::Unknown, "UnknownCertificates", message)
+        }
         (None, None) => {
             (ConditionStatus::True, "Following", "All declared clients are up to date, or have time left.".to_owned())
         }

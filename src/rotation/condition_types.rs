@@ -96,7 +96,7 @@ pub const CONDITION_TYPES: [ConditionType; 14] = [
         // An Event ClientLagging is recorded for each client.
         restored_event: Some("ClientsCurrent"),
         action: "AwaitClients",
-        unknown_until_action: &["NotListed"],
+        unknown_until_action: &["NotListed", "UnknownCertificates"],
         ..PERMANENT
     },
     ConditionType {

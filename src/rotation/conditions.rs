@@ -44,6 +44,8 @@ pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: 
     let in_use: Vec<_> = in_use.collect();
     let chains = in_use.iter().map(|(name, version)| (name.as_str(), version.chain.as_slice()));
     let (mut leaves, unlisted) = fit_leaves(client_leaves(entry, chains, &known_cas(plan, &status), now));
+    // Nothing may be removed that an unknown client may need.
+    let unlisted = unlisted.saturating_add(count(plan.unknown_clients.len()));
     status.unlisted_clients = (unlisted > 0).then_some(unlisted);
     let served: Vec<Certificate> =
         plan.journal.gateways.last().map(|version| version.chain.clone()).unwrap_or_default();

@@ -109,8 +109,8 @@ fn report_missing(entry: &Entry, status: &mut GatewaySecretStatus, now: Timestam
     let reasons = [
         clients.map(|count| {
             format!(
-                "Certificates of {} do not fit into the status, so no CA may leave the bundle. Declare fewer clients for this \
-                 GatewaySecret, or give their certificates the same subject and names.",
+                "Certificates of {} are not in the status, so no CA may leave the bundle. Where they are unknown, condition ClientsCurrent says \
+                 so. Where they do not fit, declare fewer clients for this GatewaySecret, or give their certificates the same subject and names.",
                 counted(count as usize, "declared client")
             )
         }),

@@ -14,9 +14,10 @@ pub(super) fn comment(found: &GenerateInput, served: &ServedSecret<'_>) -> Strin
         return without("no Gateway presents it for a host without a wildcard");
     };
     match service(found.objects.iter(), served.namespace, &served.workload_labels()) {
-        Ok((service, _)) => format!(
-            "the agent probes all pods behind Service {service} over TLS, for hosts such as {host}: allow its connections to them \
-             (NetworkPolicy, firewall)"
+        Ok(service) => format!(
+            "the agent probes all pods behind Service {} over TLS, for hosts such as {host}: allow its connections to them \
+             (NetworkPolicy, firewall)",
+            service.name
         ),
         Err(why) => without(&why),
     }

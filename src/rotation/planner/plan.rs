@@ -45,6 +45,8 @@ pub struct Plan {
     pub lagging: Vec<String>,
     /// Why clients are not reissued whose Java truststore would hide a CA, and what to do.
     pub hidden: Option<String>,
+    /// Declared clients whose certificates are unknown, by name.
+    pub unknown_clients: Vec<String>,
     /// Declared clients that a change of the gateways' content cut off, by name.
     pub cut_off: Vec<String>,
     /// What the gateways showed; `None` if they were not probed.
@@ -161,6 +163,7 @@ fn plan_with(snapshot: &Snapshot<'_>, delays: DelaysInForce, before: &Journal, n
         unlisted_clients: unlisted_clients(snapshot),
         lagging: if decided.hidden.is_none() { lagging(&view, &blockers) } else { Vec::new() },
         hidden: decided.hidden,
+        unknown_clients: unknown_clients(&view),
         cut_off: Vec::new(),
         endpoints: probe.endpoints,
         unprobed: snapshot.unprobed.clone(),
@@ -336,6 +339,9 @@ fn decide(view: &View<'_>, blockers: &Blockers<'_>, bundles: &Bundles, canary: O
         );
         decided.wait_for_action(StepName::ExpandTrust, reason);
     }
+    for reason in expired_signers(view) {
+        decided.wait_for_action(StepName::ExpandTrust, reason);
+    }
     if let Some(certificate) = canary {
         decided.reissue_for(view.gateway_step, certificate);
     }
@@ -361,6 +367,15 @@ fn decide(view: &View<'_>, blockers: &Blockers<'_>, bundles: &Bundles, canary: O
 fn missing_signers(view: &View<'_>) -> impl Iterator<Item = String> {
     let missing = view.snapshot.additional_trust.iter().filter(|source| source.content.is_none());
     missing.map(|source| source.named.label())
+}
+
+/// The CAs of `spec.additionalTrust` that are left out, as text: with an expired root in a bundle, Envoy refuses the clients of its intermediates.
+fn expired_signers(view: &View<'_>) -> impl Iterator<Item = String> {
+    view.snapshot.additional_trust.iter().filter_map(|source| {
+        let is_left_out = |ca: &&Certificate| ca.is_expired(view.now) && !view.client_issuers.contains(ca);
+        let expired = few(source.content?.anchors.iter().filter(is_left_out).map(|ca| ca.subject.clone()))?;
+        Some(format!("{expired} of {} has expired, and is left out of the bundle. Remove it there", source.named.label()))
+    })
 }
 
 /// Mode `Copy`: the managed Secret holds what the source Secret does.
@@ -877,6 +892,13 @@ fn phase(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBundle) -> 
         () if is_migrated && view.signs_current => Phase::ClientsMigrated,
         () => Phase::Converged,
     }
+}
+
+fn unknown_clients(view: &View<'_>) -> Vec<String> {
+    let unknown = view.clients_in_use.iter().filter(|(_, held)| held.is_unknown());
+    let mut names: Vec<_> = unknown.map(|(name, _)| (*name).to_owned()).collect();
+    names.dedup();
+    names
 }
 
 /// The clients that may still use or trust only an old CA although the agent has done everything for them; sorted.

@@ -24,6 +24,7 @@ mod prober;
 mod profiles;
 mod properties;
 mod readers;
+mod reality;
 mod refused;
 mod renewal;
 mod revocation;

@@ -18,13 +18,14 @@ enum Act {
 }
 
 /// A part of the reason, and whether a person has to act. More specific texts come first.
-const WAITS: [(&str, Act); 48] = [
+const WAITS: [(&str, Act); 49] = [
     // Requests of certificates.
     ("its issuer has not answered since", Act::Yes),
     ("its issuance failed at", Act::Yes),
     ("and does not have the new CA. If this lasts", Act::Sometimes),
     // Bundles.
     ("is not added to the bundle", Act::Yes),
+    ("and is left out of the bundle", Act::Yes),
     ("Clients that are not declared may use certificates of the previous CA", Act::Yes),
     ("is still accepted", Act::Yes),
     // Waits of several steps.
