@@ -3,6 +3,7 @@
 use super::GenerateInput;
 use super::served_secrets::ServedSecret;
 use crate::api::names::check_object_name;
+use crate::rotation::counted;
 use crate::rotation::gateway_service::service;
 
 /// The comment: what the agent probes, or why it cannot probe.
@@ -16,8 +17,12 @@ pub(super) fn comment(found: &GenerateInput, served: &ServedSecret<'_>) -> Strin
     match service(found.objects.iter(), served.namespace, &served.workload_labels()) {
         Ok(service) => format!(
             "the agent probes all pods behind Service {} over TLS, for hosts such as {host}: allow its connections to them \
-             (NetworkPolicy, firewall)",
-            service.name
+             (NetworkPolicy, firewall){}",
+            service.name,
+            match service.unselected.len() {
+                0 => String::new(),
+                unselected => format!(". It does not select {} with their labels, which cannot be probed", counted(unselected, "pod")),
+            }
         ),
         Err(why) => without(&why),
     }
@@ -83,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_services_that_do_not_select_exactly_the_gateways() {
+    fn rejects_services_that_select_no_gateway_or_other_pods() {
         let (https, gw) = (
             json!([{"name": "https", "port": 443}]),
             pod(json!({"istio": "gw", "app": "gw", "zone": "a", "team": "x"})),
@@ -91,7 +96,6 @@ mod tests {
         for (what, object) in [
             ("another selector", service("gw", json!({"app": "other"}), https.clone())),
             ("no selector", service("gw", json!({}), https.clone())),
-            ("one of two zones", service("gw", json!({"zone": "a"}), https.clone())),
             ("other pods, too", service("gw", json!({"team": "x"}), https)),
             ("no such port", service("gw", json!({"istio": "gw"}), json!([{"name": "http", "port": 80}]))),
         ] {
@@ -103,6 +107,14 @@ mod tests {
                 "{what}: {comments}"
             );
         }
+    }
+
+    #[test]
+    fn a_service_of_some_gateways_is_probed_and_the_others_are_counted() {
+        let zone = |zone: &str| pod(json!({"istio": "gw", "zone": zone}));
+        let service = service("gw", json!({"zone": "a"}), json!([{"name": "https", "port": 443}]));
+        let comments = comments(&[hosts(), zone("a"), zone("b"), service]);
+        assert!(comments.contains("behind Service gw") && comments.contains("does not select 1 pod with"), "{comments}");
     }
 
     #[test]

@@ -111,7 +111,7 @@ fn a_client_that_renews_by_itself_trusts_only_the_last_ca_of_a_subject() {
 fn a_client_is_reissued_before_its_ca_ends_and_only_once() {
     let (old, new) = (ca_between("root", 2026, 2031), ca("root"));
     let (mut scene, mut clients, _) = rotation(&old, &new);
-    scene.now = parsed(old.der()).not_after - HOUR / 60;
+    scene.now = parsed(old.der()).not_after - HOUR / 60 * 7;
     let plan = reconcile(&mut scene, &clients);
     assert_eq!(reissued(&plan), ["checkout", "payments"], "{:?} {:?}", plan.waits, plan.phase);
     clients[1].chain = pair(&new, "payments").chain;
