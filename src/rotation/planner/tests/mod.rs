@@ -25,6 +25,7 @@ mod properties;
 mod readers;
 mod refused;
 mod renewal;
+mod revert;
 mod revocation;
 mod scene;
 mod several_signers;
