@@ -14,6 +14,7 @@ mod distributed;
 mod examples;
 mod foreign_sources;
 mod further_certificate;
+mod gone;
 mod history;
 mod issuer;
 mod lost_journal;
