@@ -320,8 +320,18 @@ fn record_clients(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp
     let is_declared = |name: &str| snapshot.all_clients().any(|client| client.name == name);
     // The readers of a trust bundle target that the spec no longer names are unknown, and are removed.
     journal.clients.retain(|name, _| !TrustBundleTarget::is_readers(name) || is_declared(name));
+    let is_listed = |name: &str| snapshot.entry.spec.clients.secret_names.iter().any(|listed| listed == name);
     for (name, client) in &mut journal.clients {
-        if !is_declared(name) {
+        // Each Secret of the list was read, so one that is not declared does not exist.
+        client.is_absent = !is_declared(name) && (client.is_absent || is_listed(name));
+        let is_gone = client.is_absent && !is_listed(name);
+        if is_gone {
+            // The Secret was deleted and then taken out of the list: its owner says that the client is gone.
+            client.loads_once = false;
+            for version in &mut client.versions {
+                version.replaced.get_or_insert(now);
+            }
+        } else if !is_declared(name) {
             // The client's Secret is no longer declared, but a workload that has loaded it may still use it.
             client.loads_once = true;
         }
@@ -459,7 +469,7 @@ pub(super) fn conclude(snapshot: &Snapshot<'_>, journal: &mut Journal, phase: Ph
         });
     }
     let declared = |name: &str| snapshot.all_clients().any(|client| client.name == name);
-    journal.clients.retain(|name, client| declared(name) || client.versions.iter().any(|version| version.is_live(now)));
+    journal.clients.retain(|name, client| declared(name) || client.in_use(delays.clients, now).next().is_some());
 }
 
 /// Where a reader takes its clients' CAs from.

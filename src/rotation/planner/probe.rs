@@ -135,13 +135,17 @@ impl<'a> Evidence<'a> {
             true => !self.trusts_newest(version),
             false => self.admits_canary(self.newest) && !self.admits_canary(version),
         };
-        Sightings {
+        // An endpoint with a version that equals the newest has what was written last: a CA was added, and the copy has it no longer.
+        let is_newest = [version.chain == self.newest.chain, version.trust == self.newest.trust];
+        let differing = |at: usize, seen: Vec<String>| if is_newest[at] { Vec::new() } else { seen };
+        let seen = Sightings {
             leaf: with(&version.seen.leaf, &|shown| Some(has_leaf(shown))),
             bundle: with(&version.seen.bundle, &|shown| {
                 shown.canary.filter(|_| differs).map(|answer| answer == Answer::Refused)
             }),
             consumers,
-        }
+        };
+        Sightings { leaf: differing(0, seen.leaf), bundle: differing(1, seen.bundle), ..seen }
     }
 }
 

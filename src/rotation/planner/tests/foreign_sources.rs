@@ -154,6 +154,12 @@ impl Cluster {
         }
     }
 
+    /// A replica starts.
+    pub(super) fn start_foreign(&mut self, replica: usize) {
+        self.foreign.servers.iter_mut().for_each(|server| server.loaded.push(None));
+        self.load_foreign(replica);
+    }
+
     /// A replica restarts: it has no content of deleted objects.
     pub(super) fn restart_foreign(&mut self, replica: usize) {
         self.foreign.servers.iter_mut().for_each(|server| server.loaded[replica] = None);

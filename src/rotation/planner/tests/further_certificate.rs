@@ -62,6 +62,13 @@ impl Cluster {
         self.second.as_ref().is_some_and(|second| second.asked_of.as_ref() == Some(ca))
     }
 
+    /// A replica starts that presents it.
+    pub(super) fn start_second(&mut self) {
+        if let Some(second) = &mut self.second {
+            second.loaded.push(second.held.clone());
+        }
+    }
+
     fn load_second(&mut self, replica: usize) {
         let second = self.second.as_mut().unwrap();
         second.loaded[replica] = second.held.clone();
