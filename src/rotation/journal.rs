@@ -191,7 +191,16 @@ impl<C> Default for Client<C> {
 impl<C> Version<C> {
     /// A version that is first observed now.
     pub fn new(trust: Vec<C>, chain: Vec<C>, now: Timestamp) -> Self {
-        Self { trust, chain, guessed: false, over: false, ends: None, since: now, replaced: None, seen: Sightings::default() }
+        Self {
+            trust,
+            chain,
+            guessed: false,
+            over: false,
+            ends: None,
+            since: now,
+            replaced: None,
+            seen: Sightings::default(),
+        }
     }
 
     /// Whether it may be in use: it was not replaced, or only recently, or a probe has found it in use.

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::rules::{Rule, applies};
 use super::snapshot::{ClientState, Snapshot, SourceState, Trust, TrustCopy};
 use super::truststores;
-use crate::api::{LeafKind, Period, Phase, StepName, TrustAnchor, TrustBundleTarget, WindowState, PropagationDelays};
+use crate::api::{LeafKind, Period, Phase, PropagationDelays, StepName, TrustAnchor, TrustBundleTarget, WindowState};
 use crate::connectivity;
 use crate::registry::Entry;
 use crate::rotation::SecretSummary;
@@ -675,12 +675,7 @@ pub(super) fn current(issuers: &[Authority], distrusted_cas: &[String], now: Tim
     if valid.is_empty() { expired } else { valid }
 }
 
-fn unconverged(
-    gateways: &[&Version],
-    issuers: &[Certificate],
-    delay: Period,
-    now: Timestamp,
-) -> Option<Unconverged> {
+fn unconverged(gateways: &[&Version], issuers: &[Certificate], delay: Period, now: Timestamp) -> Option<Unconverged> {
     let lacking: Vec<_> = gateways.iter().filter(|version| !holds(&version.trust, issuers, now)).collect();
     // The newest version, and one that a probe has found in use, have no end.
     let replaced = |version: &Version| version.replaced.filter(|_| version.seen.is_empty());
@@ -719,12 +714,12 @@ impl View<'_> {
 
     /// Whether a client's version is of the current CAs, through the intermediate CA that signs now. A version of which nothing is known is not,
     /// once there is another CA.
-    pub(super) fn has_followed(&self, held: &Version) -> bool {
-        if held.is_unknown() {
+    pub(super) fn has_followed(&self, version: &Version) -> bool {
+        if version.is_unknown() {
             return !self.rotates();
         }
-        migrated(&self.client_issuers, &held.chain, self.now)
-            && !has_replaced_intermediate(self.snapshot.usable_client_ca(), &held.chain)
+        migrated(&self.client_issuers, &version.chain, self.now)
+            && !has_replaced_intermediate(self.snapshot.usable_client_ca(), &version.chain)
     }
 
     /// Whether a serving chain is of the current CAs, through the intermediate CA that signs now.
@@ -735,7 +730,7 @@ impl View<'_> {
 
     /// Whether the certificate of some declared client is unknown.
     pub(super) fn has_unknown_clients(&self) -> bool {
-        self.clients_in_use.iter().any(|(_, held)| held.is_unknown())
+        self.clients_in_use.iter().any(|(_, version)| version.is_unknown())
     }
 
     /// Since when a certificate that is issued is of the current CAs, and clients get the current bundle with it.
@@ -784,7 +779,7 @@ fn begun(chain: &[Certificate], now: Timestamp) -> Timestamp {
 
 /// Whether `trust` holds all of these CAs, or valid ones with their names and keys.
 pub(super) fn holds(trust: &[Certificate], wanted: &[Certificate], now: Timestamp) -> bool {
-    let is_valid = |held: &Certificate| !held.is_expired(now) || !applies(Rule::ExpiredCasHoldNothing);
-    let is_held = |ca: &Certificate| trust.iter().any(|held| held == ca || held.supersedes(ca) && is_valid(held));
-    wanted.iter().all(is_held)
+    let is_valid = |other: &Certificate| !other.is_expired(now) || !applies(Rule::ExpiredCasHoldNothing);
+    let is_among = |ca: &Certificate| trust.iter().any(|other| other == ca || other.supersedes(ca) && is_valid(other));
+    wanted.iter().all(is_among)
 }

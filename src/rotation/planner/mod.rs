@@ -11,6 +11,7 @@
 mod blockers;
 mod bundles;
 mod consumers;
+mod deadlines;
 mod history;
 mod keystores;
 mod pace;

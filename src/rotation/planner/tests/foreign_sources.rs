@@ -137,9 +137,7 @@ impl Cluster {
 
     fn push_foreign(&mut self) {
         for replica in 0..self.gateways.len() {
-            self.within(self.delays.gateways.duration(), move |cluster| {
-                cluster.load_foreign(replica)
-            });
+            self.within(self.delays.gateways.duration(), move |cluster| cluster.load_foreign(replica));
         }
         self.poke();
     }

@@ -43,9 +43,7 @@ impl Cluster {
         (second.held, second.signed) = (held, self.now);
         self.issuing(Whose::Second).since = None;
         for replica in 0..self.gateways.len() {
-            self.within(self.delays.gateways.duration(), move |cluster| {
-                cluster.load_second(replica)
-            });
+            self.within(self.delays.gateways.duration(), move |cluster| cluster.load_second(replica));
         }
         self.poke();
     }
