@@ -17,7 +17,7 @@ use crate::rotation::name_list::few;
 
 /// Removes versions that no endpoint uses according to the probe, and keeps those that an endpoint uses even after the
 /// propagation delay.
-pub(super) fn record_sightings(snapshot: &Snapshot<'_>, versions: &mut Vec<Version>, now: Timestamp) {
+pub(super) fn record_sightings(snapshot: &Snapshot<'_>, versions: &mut [Version], now: Timestamp) {
     let (entry, policy) = (snapshot.entry, &snapshot.entry.policy);
     // What earlier probes have shown must not block the rotation after probes were disabled. It counts while there is nothing to probe.
     let outlives = applies(Rule::SightingsOutliveTheirTarget) && policy.probe.mode != ProbeMode::Disabled;
@@ -28,7 +28,7 @@ pub(super) fn record_sightings(snapshot: &Snapshot<'_>, versions: &mut Vec<Versi
         if is_lost && !outlives {
             sightings.leaf.clear();
         }
-        if !has_canary && !(is_lost && outlives) {
+        if !(has_canary || is_lost && outlives) {
             sightings.bundle.clear();
         }
     }

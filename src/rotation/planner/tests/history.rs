@@ -414,7 +414,7 @@ impl Cluster {
         };
         let current = self.facts(source).and_then(|facts| facts.chain.first()).cloned();
         let answer = match (self.seed.below(4), current) {
-            (0, Some(current)) => Answer::SignsWith(current),
+            (0, Some(current)) => Answer::SignsWith(Box::new(current)),
             (1, _) => Answer::Fails,
             (2, _) => Answer::Never,
             _ => Answer::SignsLate,
