@@ -371,7 +371,8 @@ impl Reconciler {
         let until = |wake: Timestamp| Duration::try_from(wake.duration_since(now)).unwrap_or_default();
         let wake = plan.wake.map(|wake| until(wake) + Duration::from_millis(1));
         // There is no event when a gateway has loaded a Secret, so the agent probes again after a while.
-        let is_probed = entry.policy.probe.target.is_some() && plan.journal.is_converging();
+        let is_unseen = plan.endpoints.is_some_and(|endpoints| endpoints.unreachable > 0);
+        let is_probed = entry.policy.probe.target.is_some() && (plan.journal.is_converging() || is_unseen);
         let interval = if plan.journal.is_converged() { probe::CALM_INTERVAL } else { probe::INTERVAL };
         let next_probe = is_probed.then_some(interval);
         let retries = [self.status_backoff.remaining(Instant::now()), self.failures.remaining(Instant::now())];
