@@ -71,6 +71,11 @@ pub struct RotationPolicySpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(min = 1, max = 63), regex(pattern = super::schema::DNS_LABEL))]
     pub cluster_resource_namespace: Option<String>,
+
+    /// The number of policy objects that were merged into this one.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub objects: usize,
 }
 
 /// How carefully CAs are rotated in all namespaces. It has the fields of a RotationPolicy.
@@ -190,9 +195,12 @@ impl RotationPolicySpec {
     /// # Errors
     /// When a field does not fit the type.
     pub fn merged<'v>(specs: impl IntoIterator<Item = &'v Value>) -> Result<Self, serde_json::Error> {
-        let mut merged = Value::Object(serde_json::Map::new());
-        specs.into_iter().for_each(|spec| json_patch::merge(&mut merged, spec));
-        Self::deserialize(merged)
+        let (mut merged, mut objects) = (Value::Object(serde_json::Map::new()), 0);
+        for spec in specs {
+            json_patch::merge(&mut merged, spec);
+            objects += 1;
+        }
+        Ok(Self { objects, ..Self::deserialize(merged)? })
     }
 }
 

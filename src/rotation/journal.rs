@@ -46,16 +46,18 @@ pub struct Journal<C = Certificate> {
     pub presented_also: BTreeMap<String, Vec<Version<C>>>,
 }
 
-/// The propagation delays of the policy. Shorter ones take effect after the longer ones have passed: what was written before may take the
-/// longer time, and a policy that is replaced does not exist for a moment.
+/// The propagation delays of the policy. Those of a policy object that does not exist any more stay for as long as the longest of them: an
+/// object that is replaced does not exist for a moment.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DelaysInForce {
     /// The delays.
     pub delays: PropagationDelays,
-    /// Since when the policy has a shorter one.
+    /// The number of policy objects that they are from.
+    pub objects: usize,
+    /// Since when fewer objects exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shorter_since: Option<Timestamp>,
+    pub fewer_since: Option<Timestamp>,
 }
 
 /// A CA that the source Secret, or the Secret of a CA, holds or held.

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::rules::{Rule, applies};
 use super::snapshot::{ClientState, Snapshot, SourceState, Trust, TrustCopy};
 use super::truststores;
-use crate::api::{LeafKind, Period, Phase, PropagationDelays, StepName, TrustAnchor, TrustBundleTarget, WindowState};
+use crate::api::{LeafKind, Period, Phase, PropagationDelays, RotationPolicySpec, StepName, TrustAnchor, TrustBundleTarget, WindowState};
 use crate::connectivity;
 use crate::registry::Entry;
 use crate::rotation::SecretSummary;
@@ -20,29 +20,23 @@ use crate::trust::equivalence::are_equivalent;
 use crate::trust::{Certificate, Finding, bundle, field, is_distrusted};
 
 /// The propagation delays in force, with those of the policy.
-pub(super) fn delays_in_force(policy: &PropagationDelays, journal: &Journal, now: Timestamp) -> DelaysInForce {
-    let of_policy = || DelaysInForce { delays: policy.clone(), shorter_since: None };
-    let Some(known) = journal.delays.as_ref().filter(|_| applies(Rule::LongerDelaysEndFirst)) else {
-        return of_policy();
+pub(super) fn delays_in_force(policy: &RotationPolicySpec, journal: &Journal, now: Timestamp) -> DelaysInForce {
+    let of_policy = || DelaysInForce {
+        delays: policy.propagation_delays.clone(),
+        objects: policy.objects,
+        fewer_since: None,
     };
-    let longer = PropagationDelays {
-        gateways: known.delays.gateways.max(policy.gateways),
-        clients: known.delays.clients.max(policy.clients),
-        admission: known.delays.admission.max(policy.admission),
-    };
-    if longer == *policy {
-        return of_policy();
-    }
-    let shorter_since = known.shorter_since.unwrap_or(now);
-    let in_force = DelaysInForce { delays: longer, shorter_since: Some(shorter_since) };
-    if in_force.end().is_some_and(|end| now >= end) { of_policy() } else { in_force }
+    let is_fewer = |known: &&DelaysInForce| policy.objects < known.objects && applies(Rule::DelaysOutliveTheirPolicy);
+    let Some(known) = journal.delays.as_ref().filter(is_fewer) else { return of_policy() };
+    let kept = DelaysInForce { fewer_since: known.fewer_since.or(Some(now)), ..known.clone() };
+    if kept.end().is_some_and(|end| now >= end) { of_policy() } else { kept }
 }
 
 impl DelaysInForce {
-    /// When the shorter delays of the policy take effect.
+    /// When the delays of the objects that are left take effect.
     pub(super) fn end(&self) -> Option<Timestamp> {
         let PropagationDelays { gateways, clients, admission } = self.delays;
-        Some(gateways.max(clients).max(admission).after(self.shorter_since?))
+        Some(gateways.max(clients).max(admission).after(self.fewer_since?))
     }
 }
 
@@ -716,7 +710,8 @@ impl View<'_> {
     /// once there is another CA.
     pub(super) fn has_followed(&self, version: &Version) -> bool {
         if version.is_unknown() {
-            return !self.rotates();
+            // Nor is it known by which intermediate CA it is, and when that ends.
+            return !self.rotates() && intermediate(&self.snapshot.usable_client_ca()).is_none();
         }
         migrated(&self.client_issuers, &version.chain, self.now)
             && !has_replaced_intermediate(self.snapshot.usable_client_ca(), &version.chain)
@@ -746,12 +741,17 @@ impl View<'_> {
 /// Whether an intermediate CA of a chain was replaced by another certificate of its name in the Secret of the CA, under the same root. Its chains
 /// end with it, however long the leaves are valid.
 fn has_replaced_intermediate(ca: Result<&SecretSummary, String>, chain: &[Certificate]) -> bool {
-    let signing = ca.ok().and_then(|ca| ca.chain.first().filter(|signing| !ca.anchors.contains(signing)));
     let is_replaced = |signing: &Certificate| {
         let mut above = chain.iter().skip(1);
         above.any(|ca| ca.subject_der == signing.subject_der && ca != signing)
     };
-    signing.is_some_and(is_replaced) && applies(Rule::ChainsAreReissued)
+    intermediate(&ca).is_some_and(is_replaced) && applies(Rule::ChainsAreReissued)
+}
+
+/// The intermediate CA that signs, if it is not a root.
+fn intermediate<'s>(ca: &Result<&'s SecretSummary, String>) -> Option<&'s Certificate> {
+    let ca = ca.as_ref().ok()?;
+    ca.chain.first().filter(|signing| signing.is_ca && !ca.anchors.contains(signing))
 }
 
 /// When the first intermediate CA of a chain ends.

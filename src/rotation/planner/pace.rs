@@ -45,7 +45,7 @@ pub(super) fn pause(
     if now >= after(wait) {
         return None;
     }
-    let until_end = deadline().map(|end| (end.duration_since(last) / 4).max(SHORTEST));
+    let until_end = deadline().map(|end| (end.duration_since(last) / 4).max(ANSWERED));
     let next = after(until_end.map_or(wait, |most| wait.min(most)));
     if now >= next {
         return None;

@@ -120,7 +120,7 @@ pub enum PairOf {
 
 /// Computes what to do now. After its steps are taken, the next plan has the next steps. The same input gives the same plan.
 pub fn plan(snapshot: &Snapshot<'_>, before: &Journal, now: Timestamp) -> Plan {
-    let delays = history::delays_in_force(&snapshot.entry.policy.propagation_delays, before, now);
+    let delays = history::delays_in_force(&snapshot.entry.policy, before, now);
     if delays.delays == snapshot.entry.policy.propagation_delays {
         return plan_with(snapshot, delays, before, now);
     }

@@ -14,8 +14,8 @@ pub(in crate::rotation) enum Rule {
     TheEndOverridesClients,
     /// Certificates are reissued before an intermediate CA of their chain ends.
     ChainsAreReissued,
-    /// Delays that became shorter take effect after the longer ones have passed.
-    LongerDelaysEndFirst,
+    /// The delays of a policy that does not exist any more stay in force for a while.
+    DelaysOutliveTheirPolicy,
     /// Gateways are probed until the rotation is over, and contents are compared that were out of use before.
     ProbeUntilSteady,
     /// What gateways have shown counts after they cannot be probed any more.

@@ -306,7 +306,8 @@ impl Cluster {
     fn rest(&mut self, plan: &Plan) {
         let distrusted = |source| {
             let held = self.facts(source).and_then(|facts| facts.chain.first());
-            held.is_none_or(|held| self.entry.spec.distrusted_cas.contains(&held.fingerprint))
+            let is_distrusted = |ca: &Certificate| self.entry.spec.distrusted_cas.contains(&ca.fingerprint);
+            held.is_none_or(|held| is_distrusted(held) || is_distrusted(&self.root_of(held)))
         };
         let is_sound = !self.agent.again
             && self.entry.spec.mode == Mode::Bundle

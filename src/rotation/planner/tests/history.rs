@@ -7,7 +7,7 @@ use serde_json::json;
 use super::clients::Client;
 use super::cluster::{CA, CLIENT_CA, Cluster, HOUR, ISSUER, MANAGED, MINUTE, SOURCE, fault};
 use super::issuer::{Answer, SOURCE_LIFETIME, Whose};
-use crate::api::{ChangeWindow, GatewaySecretStatus, Mode, Period, PropagationDelays};
+use crate::api::{ChangeWindow, GatewaySecretStatus, Mode, Period};
 use crate::registry::Entry;
 use crate::registry::tests::entry;
 use crate::rotation::SecretSummary;
@@ -136,6 +136,7 @@ impl Cluster {
         spec.issuer_secret_name = (seed.below(2) == 0).then(|| ISSUER.to_owned());
         spec.clients.all_declared = seed.below(4) > 0;
         policy.max_certificate_lifetime = (seed.below(2) == 0).then(|| Period::from_secs(2 * 3600));
+        policy.objects = 1;
         policy.change_windows = if seed.below(4) == 0 { windows(&mut seed) } else { Vec::new() };
         if seed.below(4) == 0 && !is_ending {
             // Longer than the defaults, which apply while the policy does not exist.
@@ -354,8 +355,9 @@ impl Cluster {
                 self.rotate_within(seconds(MINUTE));
                 self.within(seconds(10 * MINUTE), move |cluster| {
                     cluster.for_a_while(second, move |cluster, is_lost| {
-                        cluster.entry.policy.propagation_delays =
-                            if is_lost { PropagationDelays::default() } else { delays.clone() };
+                        let policy = &mut cluster.entry.policy;
+                        (policy.propagation_delays, policy.objects) =
+                            if is_lost { Default::default() } else { (delays.clone(), 1) };
                     });
                 });
             }

@@ -124,7 +124,7 @@ impl Cluster {
         requested.push(now);
         let within = |time: SignedDuration| requested.iter().filter(|at| now.duration_since(**at) < time).count();
         let (soon, recent) = (within(MINUTES_10), within(SignedDuration::from_hours(1)));
-        let is_hasty = soon > 8 || failed.is_some_and(|(_, times)| times > 1) && recent > 8;
+        let is_hasty = soon > 10 || failed.is_some_and(|(_, times)| times > 1) && recent > 8;
         assert!(!is_hasty, "{}", self.log_text(&format!("{whose:?} was requested {soon} times in 10 minutes")));
         self.issue(whose);
     }

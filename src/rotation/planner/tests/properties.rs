@@ -55,7 +55,7 @@ const NECESSARY: [(Rule, Kind); 8] = [
     (Rule::UnknownIsLagging, HARMLESS_EVENTS),
     (Rule::TheEndOverridesClients, ENDING_CA),
     (Rule::ChainsAreReissued, ENDING_CA),
-    (Rule::LongerDelaysEndFirst, HARMLESS_EVENTS),
+    (Rule::DelaysOutliveTheirPolicy, HARMLESS_EVENTS),
     (Rule::ProbeUntilSteady, HARMLESS_EVENTS),
     (Rule::SightingsOutliveTheirTarget, HARMLESS_EVENTS),
 ];
