@@ -35,10 +35,13 @@ mod anonymous;
 mod elsewhere;
 mod expected;
 mod issuers;
+mod java;
+mod jdk;
 mod ml_dsa;
 mod objects;
 mod run;
 mod scenarios;
+mod truststores;
 mod upstream;
 mod world;
 

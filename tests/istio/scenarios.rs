@@ -7,7 +7,7 @@ use crate::{
     adoption, elsewhere,
     expected::Expected,
     issuer::SERVER,
-    issuers, ml_dsa,
+    issuers, java, ml_dsa,
     world::{Layout, LayoutOf, World},
 };
 
@@ -76,6 +76,15 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         layout: issuers::external,
         ..scenario("issuer_without_a_local_key", acts::credential_name, Expected::Otherwise(issuers::unannounced))
     },
+    Scenario {
+        layout: java::both,
+        ..scenario("java_truststores_hide_a_ca", acts::credential_name, Expected::Otherwise(java::to_the_same_subject))
+    },
+    Scenario {
+        layout: java::both,
+        ..scenario("java_truststores", acts::credential_name, Expected::Otherwise(java::to_another_subject))
+    },
+    Scenario { layout: java::all_jks, ..scenario("java_truststores_jks", acts::credential_name, Expected::Clean) },
     scenario("credential_name", acts::credential_name, Expected::Clean),
     scenario("name_taken_over", adoption::not_adopted, Expected::Otherwise(adoption::take_over_and_give_back)),
     Scenario {

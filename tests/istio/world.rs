@@ -20,9 +20,11 @@ use trustspan::{store::cluster::connect, trust::bundle};
 
 use crate::{
     anonymous::anonymous,
-    client::{Client, ClusterSnapshot, Target, identity, visit},
+    client::{Client, ClusterSnapshot, ReadTrust, Target, ca_crt, identity, visit},
     issuer::{Certificates, MANAGED, Operator, PROMOTED, ROOT, SERVER},
     issuers::External,
+    java::reads_pkcs12,
+    jdk::{self, Jdk},
     journal::Journal,
     objects,
     pace::Pace,
@@ -62,6 +64,8 @@ pub(crate) struct Layout {
     pub(crate) gateway_secret: Value,
     /// The issuer, if its key is not in the cluster.
     pub(crate) external: Option<Arc<External>>,
+    /// From what each client takes the CAs that it trusts, by its name.
+    pub(crate) trust: fn(&str) -> ReadTrust,
 }
 
 /// A function that creates a layout. Its last argument has the hosts of the serving certificate, separated by commas.
@@ -82,6 +86,7 @@ impl Layout {
             clients: CERTIFICATES.clients().into_iter().map(|(name, _)| (ns.to_owned(), name)).collect(),
             gateway_secret,
             external: None,
+            trust: |_| ca_crt,
         }
     }
 
@@ -94,6 +99,8 @@ impl Layout {
 /// The environment of one scenario. Fields are dropped in this order.
 pub(crate) struct World<'c> {
     clients: Vec<JoinHandle<Result<()>>>,
+    /// Real Java clients, if these connect instead.
+    jdk: Option<Jdk>,
     runtime: Runtime,
     shelf: Arc<Shelf>,
     /// State that all clients share. `None` until the traffic starts.
@@ -117,7 +124,7 @@ pub(crate) struct World<'c> {
     /// The partner's CA.
     pub(crate) partners: Authority,
     // Declared last, so that it is dropped last: the processes must end before their files are removed.
-    _scratch: Scratch,
+    scratch: Scratch,
 }
 
 impl<'c> World<'c> {
@@ -150,9 +157,10 @@ impl<'c> World<'c> {
             runtime.spawn(Arc::clone(&shelf).follow(operator.secrets.clone()));
         }
         let clients = Vec::new();
-        let (ns, _scratch) = (ns.to_owned(), scratch);
+        let ns = ns.to_owned();
         let world = Self {
             clients,
+            jdk: None,
             runtime,
             shelf,
             around: None,
@@ -169,7 +177,7 @@ impl<'c> World<'c> {
             registration,
             server,
             partners: Authority::new("partners")?,
-            _scratch,
+            scratch,
         };
         for name in [SERVER, MANAGED].into_iter().map(str::to_owned).chain(world.client_names()) {
             world.wait_certificate(&name)?;
@@ -227,8 +235,18 @@ impl<'c> World<'c> {
         let targets: Arc<[_]> = self.targets(scenario.hosts).into();
         let start = |name: String, targets: &Arc<[Target]>| {
             let (targets, around) = (Arc::clone(targets), Arc::clone(&around));
-            self.runtime.spawn(Client { name, load_once: false, targets, around }.run())
+            let trust = if name == PARTNER { ca_crt } else { (self.layout.trust)(&name) };
+            self.runtime.spawn(Client { name, load_once: false, trust, targets, around }.run())
         };
+        if jdk::is_wanted() {
+            let clients: Vec<_> =
+                names.into_iter().map(|name| (name.clone(), reads_pkcs12((self.layout.trust)(&name)))).collect();
+            let (handle, journal) = (self.runtime.handle(), Arc::clone(&around.journal));
+            let secrets = &self.operator.secrets;
+            self.jdk = Some(Jdk::start(handle, self.scratch.path(), secrets, &clients, &targets, journal)?);
+            self.around = Some(around);
+            return Ok(());
+        }
         let mut clients: Vec<_> = names.into_iter().map(|name| start(name, &targets)).collect();
         if !scenario.partner_hosts.is_empty() {
             clients.push(start(PARTNER.to_owned(), &self.targets(scenario.partner_hosts).into()));
@@ -246,7 +264,7 @@ impl<'c> World<'c> {
 
     /// Waits until each gateway serves each host to a client.
     fn wait_served(&self, client: &str, hosts: &[&str]) -> Result<()> {
-        let identity = identity(&*self.shelf.newest(client).context("no client's Secret")?)?;
+        let identity = identity(&*self.shelf.newest(client).context("no client's Secret")?, ca_crt)?;
         for target in self.targets(hosts) {
             let what = format!("{} to serve {} to {client}", target.address, target.host);
             let served = wait_for(&what, SOON, || {
@@ -261,7 +279,7 @@ impl<'c> World<'c> {
     /// Waits until each gateway accepts a client without a certificate.
     pub(crate) fn wait_admitted_without_certificate(&self, host: &str) -> Result<()> {
         let client = self.client_names().next().context("no client")?;
-        let identity = identity(&*self.shelf.newest(&client).context("no client's Secret")?)?;
+        let identity = identity(&*self.shelf.newest(&client).context("no client's Secret")?, ca_crt)?;
         let config = anonymous(&identity.config);
         for target in self.targets(&[host]) {
             let what = format!("{} to let anybody in to {host}", target.address);
@@ -383,6 +401,9 @@ impl<'c> World<'c> {
     pub(crate) fn finish(&mut self) -> Result<()> {
         if let Some(around) = &self.around {
             around.over.store(true, Ordering::SeqCst);
+        }
+        if let Some(mut jdk) = self.jdk.take() {
+            jdk.finish()?;
         }
         for client in self.clients.drain(..) {
             self.runtime.block_on(client).context("a client panicked")??;
