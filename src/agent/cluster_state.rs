@@ -776,7 +776,8 @@ fn issuance(certificate: &DynamicObject) -> Issuance {
         failed: time(&status["lastFailureTime"]),
         name: certificate.metadata.name.clone().unwrap_or_default(),
         failures: status["failedIssuanceAttempts"].as_u64().and_then(|times| times.try_into().ok()).unwrap_or_default(),
-        issuing: condition(certificate, "Issuing").map(|issuing| time(&issuing["lastTransitionTime"]).unwrap_or(Timestamp::MIN)),
+        issuing: condition(certificate, "Issuing")
+            .map(|issuing| time(&issuing["lastTransitionTime"]).unwrap_or(Timestamp::MIN)),
         validity: time(&status["notBefore"]).zip(time(&status["notAfter"])),
         lacks_secret: lacks_secret(status),
         blocked: None,

@@ -42,6 +42,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, sleep, timeout};
 
+use crate::api::Mode;
 use crate::certgen::Profile;
 use crate::registry::Entry;
 use crate::rotation::{self, Inventory, Outlook, counted};
@@ -211,6 +212,9 @@ async fn run_reconcilers(
             match running.get(&key).filter(|reconciler| reconciler.watches(entry)) {
                 Some(reconciler) => reconcile_trigger::update(&reconciler.input, entry, &registry),
                 None => {
+                    if let Some(warning) = settings.legacy_copy.and_then(|copy| copy_warning(entry, copy)) {
+                        tracing::warn!(namespace = entry.namespace, name = entry.name, "{warning}");
+                    }
                     let names = cluster_state::WatchedNames::of(entry);
                     let (sender, receiver) = watch::channel(ReconcileInput::of(entry, &registry));
                     let reconciler = Reconciler {
@@ -255,6 +259,26 @@ impl RunningReconciler {
     }
 }
 
+/// What flag `--legacy-copy` changes for a GatewaySecret that was in mode `Bundle`: said before the managed Secret is written.
+fn copy_warning(entry: &Entry, copy: bool) -> Option<String> {
+    if !copy || entry.status.mode != Some(Mode::Bundle) {
+        return None;
+    }
+    let names = entry.status.cut_off_by_copy.as_deref().unwrap_or_default();
+    let all = entry.status.cut_off_by_copy_count.map_or(names.len(), |all| all as usize);
+    let flag = "--legacy-copy: the managed Secret becomes a copy of the source Secret";
+    Some(match rotation::few(names) {
+        None if entry.status.cut_off_by_copy.is_some() => format!("{flag}. No declared client is cut off"),
+        None => format!("{flag}. The clients that it cuts off are unknown"),
+        Some(names) => {
+            let clients = counted(all, "client");
+            format!(
+                "{flag}, and {clients} cannot connect until reissued: {names}. To keep them, start the agent without the flag"
+            )
+        }
+    })
+}
+
 /// The status of a GatewaySecret that these objects show.
 fn observe_status<'o>(
     entry: Entry,
@@ -288,5 +312,31 @@ fn describe(step: &rotation::planner::Step) -> String {
         Step::CopySource => "wrote the managed Secret as a copy of the source Secret".to_owned(),
         Step::PromoteIssuer => "wrote the new CA to the Issuer's Secret".to_owned(),
         Step::Reissue { certificate } => format!("requested a reissue of Certificate {certificate}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::tests::entry;
+
+    #[test]
+    fn the_flag_for_copies_names_the_clients_that_it_cuts_off() {
+        let mut entry = entry("mesh", "root", "gw");
+        entry.status.mode = Some(Mode::Bundle);
+        let said = |entry: &Entry| copy_warning(entry, true).unwrap_or_default();
+        assert!(said(&entry).ends_with("The clients that it cuts off are unknown"), "{}", said(&entry));
+        entry.status.cut_off_by_copy = Some(Vec::new());
+        assert!(said(&entry).ends_with("No declared client is cut off"), "{}", said(&entry));
+        entry.status.cut_off_by_copy = Some(vec!["payments".to_owned(), "checkout".to_owned()]);
+        entry.status.cut_off_by_copy_count = Some(5);
+        assert!(
+            said(&entry).contains("5 clients cannot connect until reissued: payments, checkout."),
+            "{}",
+            said(&entry)
+        );
+        assert_eq!(copy_warning(&entry, false), None);
+        entry.status.mode = Some(Mode::Copy);
+        assert_eq!(copy_warning(&entry, true), None, "it is a copy already");
     }
 }

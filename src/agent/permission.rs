@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use kube::api::PostParams;
 use kube::{Api, Client};
@@ -15,6 +16,23 @@ use crate::registry::Entry;
 
 /// Time that passes for each request about a refused permission, over all namespaces: ten requests in a second.
 const REFUSED_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long after its creation a GatewaySecret may lack permissions without an error: `trustspan rbac` prints them from the GatewaySecret, so they
+/// are always granted later.
+const ADOPTION: SignedDuration = SignedDuration::from_mins(10);
+/// How often the permission is asked for meanwhile.
+const ADOPTION_INTERVAL: Duration = Duration::from_secs(3);
+
+/// Whether a GatewaySecret is new, and nothing was done for it yet.
+pub(super) fn is_being_adopted(entry: &Entry, now: Timestamp) -> bool {
+    let is_new = entry.created.is_some_and(|created| now.duration_since(created) < ADOPTION);
+    is_new && entry.status.bundle.is_empty()
+}
+
+/// How long to wait until a permission that was refused is asked for again.
+pub(super) fn next_question(entry: &Entry, resync_interval: Duration, now: Timestamp) -> Duration {
+    if is_being_adopted(entry, now) { ADOPTION_INTERVAL.min(resync_interval) } else { resync_interval }
+}
 
 /// The verb for Secrets of `spec.clients.secretNames`, which no API server checks for a request. The shipped webhook configuration asks whether the
 /// agent has it, and sends each write of such a Secret, so that the webhook adds the clients' bundle (docs/adr/0032).
@@ -128,6 +146,24 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
+    use crate::api::TrustAnchor;
+    use crate::registry::tests::entry;
+    use crate::trust::fixtures::{ca, parsed};
+
+    #[test]
+    fn a_missing_permission_is_ordinary_until_something_was_done_or_ten_minutes_passed() {
+        let (created, resync) = (Timestamp::UNIX_EPOCH, Duration::from_secs(30));
+        let mut entry = Entry { created: Some(created), ..entry("mesh", "root", "gw") };
+        let at = |minutes| created + SignedDuration::from_mins(minutes);
+        assert!(
+            is_being_adopted(&entry, at(0)) && is_being_adopted(&entry, at(9)) && !is_being_adopted(&entry, at(10))
+        );
+        assert_eq!(next_question(&entry, resync, at(9)), ADOPTION_INTERVAL);
+        assert_eq!(next_question(&entry, resync, at(10)), resync);
+        assert_eq!(next_question(&entry, Duration::from_secs(1), at(0)), Duration::from_secs(1));
+        entry.status.bundle = vec![TrustAnchor::from(&parsed(ca("root").der()))];
+        assert!(!is_being_adopted(&entry, at(0)), "it worked before");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn refusals_of_many_namespaces_share_one_budget() {

@@ -108,7 +108,11 @@ impl Reconciler {
                 watches = self.watch(&names, &event);
             }
             let failure = outcome.as_ref().err().or(self.failures.reported());
-            self.checks.record(&self.input.borrow(), source, failure);
+            let is_refused = |error: &&AgentError| error.has_code(403);
+            let is_ordinary = failure.filter(is_refused).is_some_and(|refusal| self.is_ordinary(refusal));
+            if !is_ordinary {
+                self.checks.record(&self.input.borrow(), source, failure);
+            }
             let mut pause = Duration::ZERO;
             let requeue_after = match outcome {
                 Ok(requeue_after) => {
@@ -121,14 +125,14 @@ impl Reconciler {
                 Err(error) if error.has_code(409) => retry.next_delay(DEBOUNCE, self.resync_interval),
                 Err(error) => {
                     // If the API server does not respond, this write fails, too.
-                    let _ = timeout(RECONCILE_TIMEOUT, Box::pin(self.report_error(&error))).await;
+                    let _ = timeout(RECONCILE_TIMEOUT, Box::pin(self.report_error(&error, is_ordinary))).await;
                     if !self.is_permitted {
                         continue;
                     }
                     pause = MIN_RETRY.min(self.resync_interval);
                     // The same attempt would fail again: the next resync comes soon enough for the steps that wait for a time.
                     let is_misconfigured = matches!(error.check_result(), CheckResult::Misconfigured(_));
-                    let min = if is_misconfigured { self.resync_interval } else { MIN_RETRY };
+                    let min = if is_misconfigured && !is_ordinary { self.resync_interval } else { MIN_RETRY };
                     retry.next_delay(min, self.resync_interval).saturating_sub(MIN_RETRY)
                 }
             };
@@ -167,9 +171,13 @@ impl Reconciler {
             drop(turn);
             self.permissions.record(&entry, self.is_permitted);
             if !self.is_permitted {
-                is_reported = true;
+                let was_ordinary = permission::is_being_adopted(&entry, Timestamp::now());
+                let interval = permission::next_question(&entry, self.resync_interval, Timestamp::now());
                 tokio::select! {
-                    () = tokio::time::sleep(self.resync_interval) => {}
+                    () = tokio::time::sleep(interval) => {
+                        // From then on it is an error.
+                        is_reported = was_ordinary == permission::is_being_adopted(&entry, Timestamp::now());
+                    }
                     changed = backoff::wait_for_change(&mut self.input, Some(&entry)) => {
                         changed?;
                         is_reported = false;
@@ -192,10 +200,26 @@ impl Reconciler {
         let read = timeout(RECONCILE_TIMEOUT, cluster_state::get(&secrets, "secrets", name)).await;
         // A reconcile reports any other failure.
         let refusal = read.ok()?.err().filter(|error| error.has_code(403))?;
-        let source = SourceOutcome::Unreadable(refusal.check_result());
-        self.checks.record(&self.input.borrow(), source, Some(&refusal));
-        let _ = timeout(RECONCILE_TIMEOUT, self.report_error(&refusal)).await;
+        let is_ordinary = self.is_ordinary(&refusal);
+        if !is_ordinary {
+            let source = SourceOutcome::Unreadable(refusal.check_result());
+            self.checks.record(&self.input.borrow(), source, Some(&refusal));
+        }
+        let _ = timeout(RECONCILE_TIMEOUT, self.report_error(&refusal, is_ordinary)).await;
         Some(REPORTED_REFUSAL)
+    }
+
+    /// Whether a refusal is no error yet, since permissions are granted after the GatewaySecret was created. Condition `Synced` says what to run.
+    fn is_ordinary(&self, refusal: &AgentError) -> bool {
+        let entry = &self.input.borrow().entry;
+        let is_ordinary = permission::is_being_adopted(entry, Timestamp::now());
+        let (Entry { namespace, name, .. }, message) = (entry.as_ref(), refusal.condition_message());
+        // The same message once.
+        let is_said = entry.status.condition(rotation::SYNCED).is_some_and(|condition| condition.message == message);
+        if is_ordinary && !is_said {
+            tracing::info!(namespace, name, "waiting for permissions: {message}");
+        }
+        is_ordinary
     }
 
     /// Watches what was read. Without a permit, changes are found at each resync.
@@ -337,7 +361,7 @@ impl Reconciler {
             Err(StatusError::Failed(error)) if error.has_code(409) || matches!(error, AgentError::NotLeading) => {
                 return Err(error);
             }
-            Err(StatusError::Failed(error)) => self.report_error(&error).await,
+            Err(StatusError::Failed(error)) => self.report_error(&error, false).await,
         }
         // The plan shows a refused reissue.
         if !taken.applied.is_empty() || taken.has_new_failure {
@@ -347,7 +371,8 @@ impl Reconciler {
         let until = |wake: Timestamp| Duration::try_from(wake.duration_since(now)).unwrap_or_default();
         let wake = plan.wake.map(|wake| until(wake) + Duration::from_millis(1));
         // There is no event when a gateway has loaded a Secret, so the agent probes again after a while.
-        let is_probed = entry.policy.probe.target.is_some() && plan.journal.is_converging();
+        let is_unseen = plan.endpoints.is_some_and(|endpoints| endpoints.unreachable > 0);
+        let is_probed = entry.policy.probe.target.is_some() && (plan.journal.is_converging() || is_unseen);
         let interval = if plan.journal.is_converged() { probe::CALM_INTERVAL } else { probe::INTERVAL };
         let next_probe = is_probed.then_some(interval);
         let retries = [self.status_backoff.remaining(Instant::now()), self.failures.remaining(Instant::now())];
@@ -396,8 +421,9 @@ impl Reconciler {
         Ok(entry)
     }
 
-    /// Reports a failed reconcile in the metrics, condition `Synced` and Events. The health checks have logged it.
-    async fn report_error(&self, error: &AgentError) {
+    /// Reports a failed reconcile in the metrics, condition `Synced` and Events. The health checks have logged it. There is no Event about an
+    /// ordinary refusal: the right to write it is granted together with the others.
+    async fn report_error(&self, error: &AgentError, is_ordinary: bool) {
         let known = self.input.borrow().entry.clone();
         self.recorder.metrics.reconcile_failed(&known, error);
         let Ok(Some(entry)) = self.get_current(&known).await else { return };
@@ -407,6 +433,7 @@ impl Reconciler {
         rotation::fit(&entry, &mut status, now);
         if status != entry.status && self.ensure_leader().is_ok() {
             match apply::store_status(&self.budget.client, &entry, &status).await {
+                Ok(()) if is_ordinary => {}
                 Ok(()) => self.recorder.record(&entry, rotation::notices(&entry, &status, &[])),
                 // The next reconcile writes it.
                 Err(error) => tracing::debug!("{error}"),

@@ -137,6 +137,10 @@ pub struct Client<C = Certificate> {
     /// certificate expires.
     #[serde(default)]
     pub loads_once: bool,
+    /// Whether `spec.clients.secretNames` listed it when its Secret was seen last, and that Secret did not exist. If the list then no longer has it,
+    /// the client is gone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_absent: bool,
     /// Whether a change of the managed Secret has cut it off.
     #[serde(default, skip_serializing_if = "CutOff::is_none")]
     pub cut_off: CutOff,
@@ -180,14 +184,23 @@ impl<C> Default for Journal<C> {
 
 impl<C> Default for Client<C> {
     fn default() -> Self {
-        Self { loads_once: false, cut_off: CutOff::default(), versions: Vec::new() }
+        Self { loads_once: false, is_absent: false, cut_off: CutOff::default(), versions: Vec::new() }
     }
 }
 
 impl<C> Version<C> {
     /// A version that is first observed now.
     pub fn new(trust: Vec<C>, chain: Vec<C>, now: Timestamp) -> Self {
-        Self { trust, chain, guessed: false, over: false, ends: None, since: now, replaced: None, seen: Sightings::default() }
+        Self {
+            trust,
+            chain,
+            guessed: false,
+            over: false,
+            ends: None,
+            since: now,
+            replaced: None,
+            seen: Sightings::default(),
+        }
     }
 
     /// Whether it may be in use: it was not replaced, or only recently, or a probe has found it in use.
@@ -287,7 +300,8 @@ impl<C> Journal<C> {
                 .iter()
                 .map(|(name, client)| {
                     let versions = versions(&client.versions, f)?;
-                    Some((name.clone(), Client { loads_once: client.loads_once, cut_off: client.cut_off, versions }))
+                    let Client { loads_once, is_absent, cut_off, .. } = *client;
+                    Some((name.clone(), Client { loads_once, is_absent, cut_off, versions }))
                 })
                 .collect::<Option<_>>()?,
             trust_sources: by_name(&self.trust_sources, f)?,

@@ -20,7 +20,8 @@ const HASHED_KEYS: [&str; 4] = ["ca.crt", "tls.crt", "cacert", "cert"];
 /// The parts of a Secret that the rotation needs. It is small, and contains no private key.
 #[derive(Clone, Debug, Default)]
 pub struct SecretSummary {
-    /// The findings for which admission would reject it.
+    /// The findings for which it cannot be used. A severity of a user can relax a rule, and never adds a finding: what admission rejects by a stricter
+    /// severity is served by gateways all the same.
     pub denials: Vec<Finding>,
     /// The trust anchors that gateways take from it, in order.
     pub anchors: Vec<Certificate>,
@@ -47,7 +48,7 @@ impl SecretSummary {
             let certificates = trust::certificates_under(secret, key);
             (!certificates.is_empty()).then(|| ((*key).to_owned(), trust::content_hash(&certificates)))
         });
-        let findings = trust::judge_with(secret, usage, severities, now);
+        let findings = trust::judge_with(secret, usage, &severities.relaxing(), now);
         let anchors = trust::anchors(secret);
         let lists = trust::credential::all_revocation_lists(secret);
         Self {

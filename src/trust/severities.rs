@@ -36,6 +36,11 @@ impl Severities {
         far.chain(nearer).map(|(rule, level)| (rule.clone(), *level)).collect()
     }
 
+    /// Those of these severities that are laxer than the rules' own. What a gateway cannot use does not depend on what a user rejects in addition.
+    pub fn relaxing(&self) -> Self {
+        self.0.iter().filter(|(_, level)| **level != Level::Deny).map(|(rule, level)| (rule.clone(), *level)).collect()
+    }
+
     /// Sets the severity of a finding; `None` if its rule is off. A rule that is set to deny denies with all of its
     /// findings, including those
     /// that would only warn.
@@ -77,6 +82,19 @@ mod tests {
         assert_eq!(applied(&both, "expired", Severity::Warn), Some(Severity::Deny));
         assert_eq!(applied(&both, "empty", Severity::Deny), Some(Severity::Warn));
         assert_eq!(applied(&both, "not-a-ca", Severity::Warn), Some(Severity::Warn));
+    }
+
+    #[test]
+    fn relaxing_severities_raise_no_rule() {
+        let set = Severities::default().under(&levels(&[
+            ("expiring", Level::Deny),
+            ("expired", Level::Warn),
+            ("empty", Level::Off),
+        ]));
+        let relaxing = set.relaxing();
+        assert_eq!(applied(&relaxing, "expiring", Severity::Warn), Some(Severity::Warn));
+        assert_eq!(applied(&relaxing, "expired", Severity::Deny), Some(Severity::Warn));
+        assert_eq!(applied(&relaxing, "empty", Severity::Deny), None);
     }
 
     #[test]

@@ -58,10 +58,15 @@ impl Prober {
         let params = if is_converging { ListParams::default() } else { from_watch_cache() };
         let targets = targets::of(client, &entry.namespace, &probe.reach, params).await?;
         self.has_listed = true;
-        let interval = if is_converging { INTERVAL } else { IDLE_INTERVAL };
+        let is_seen = |result: &ProbeResult| result.endpoints.iter().all(|endpoint| endpoint.shown.is_ok());
+        let interval = |result: &ProbeResult| match is_converging {
+            true => INTERVAL,
+            false if is_seen(result) => IDLE_INTERVAL,
+            false => CALM_INTERVAL,
+        };
         if let Some((at, last_probe, result)) = &self.last
             && last_probe == probe
-            && at.elapsed() < interval
+            && at.elapsed() < interval(result)
         {
             return Ok(result.clone());
         }

@@ -21,7 +21,10 @@ pub(super) fn comment(found: &GenerateInput, served: &ServedSecret<'_>) -> Strin
             service.name,
             match service.unselected.len() {
                 0 => String::new(),
-                unselected => format!(". It does not select {} with their labels, which cannot be probed", counted(unselected, "pod")),
+                unselected => format!(
+                    ". It does not select {} with their labels, which cannot be probed",
+                    counted(unselected, "pod")
+                ),
             }
         ),
         Err(why) => without(&why),
@@ -114,7 +117,10 @@ mod tests {
         let zone = |zone: &str| pod(json!({"istio": "gw", "zone": zone}));
         let service = service("gw", json!({"zone": "a"}), json!([{"name": "https", "port": 443}]));
         let comments = comments(&[hosts(), zone("a"), zone("b"), service]);
-        assert!(comments.contains("behind Service gw") && comments.contains("does not select 1 pod with"), "{comments}");
+        assert!(
+            comments.contains("behind Service gw") && comments.contains("does not select 1 pod with"),
+            "{comments}"
+        );
     }
 
     #[test]

@@ -1,18 +1,18 @@
 //! What a step waits for: a pause, a closed window, clients that do not trust the new CA, and gateways that take their
-//! clients' CAs from another object than the managed Secret. Also the deadlines at which a step is taken regardless,
-//! because a CA in use expires soon after.
+//! clients' CAs from another object than the managed Secret.
 
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
 use super::bundles::{config_map_fault, served_chains};
-use super::history::{end_of_intermediates, ReaderSource, View, admits, holds, verifies, verifies_to_the_end};
+use super::deadlines::{client_deadline, deadline, end_of_serving, switch_deadline};
+use super::history::{ReaderSource, View, holds, verifies_to_the_end};
 use super::snapshot::{CaConfigMap, ClientState, Issuance, Snapshot, SourceState, TrustCopy};
 use crate::api::names::{ADOPT, CACERT_SUFFIX, managed_config_map_name};
 use crate::api::{SourceKind, StepName, TrustBundleTarget, Wait, WindowState};
 use crate::registry::Entry;
-use crate::rotation::journal::{Authority, Version};
+use crate::rotation::journal::Version;
 use crate::rotation::name_list::few;
 use crate::rotation::readers::{SourceName, TlsReader, is_among, sibling_or_self};
 use crate::trust::Certificate;
@@ -253,52 +253,6 @@ impl SwitchBlocker {
     }
 }
 
-/// When the serving certificate is switched regardless of clients: shortly before it expires, since clients would then
-/// reject it anyway.
-fn switch_deadline(view: &View<'_>, served: &[Certificate]) -> Option<Timestamp> {
-    let margin = view.entry.policy.propagation_delays.gateways.duration().saturating_mul(2);
-    end_of_serving(view, served).map(|end| end.saturating_sub(margin).unwrap_or(view.now))
-}
-
-/// When clients begin to reject what gateways serve: when the certificate or its CA expires.
-fn end_of_serving(view: &View<'_>, served: &[Certificate]) -> Option<Timestamp> {
-    let end = served.first()?.not_after;
-    let ca = last_end(&view.journal.server_issuers, |ca| verifies(ca, served, view.now));
-    ca.into_iter().chain(end_of_intermediates(served)).chain([end]).min()
-}
-
-/// When a serving certificate must be reissued at the latest: before its CA expires.
-pub(super) fn serving_deadline(view: &View<'_>, chain: &[Certificate]) -> Option<Timestamp> {
-    let ca = last_end(&view.journal.server_issuers, |ca| verifies(ca, chain, view.now));
-    ca.into_iter().chain(end_of_intermediates(chain)).min().map(|end| deadline(view, end))
-}
-
-/// When a client must be reissued at the latest: before the CA of its certificate expires, or the CA by which it
-/// verifies gateways.
-pub(super) fn client_deadline(view: &View<'_>, held: &Version) -> Option<Timestamp> {
-    let own = last_end(&view.journal.client_issuers, |ca| admits(ca, &held.chain, view.now));
-    let served = view.served_chain.unwrap_or_default();
-    let is_trusted = |ca: &[Certificate]| held.trust.contains(&ca[0]) && verifies(ca, served, view.now);
-    let gateways = last_end(&view.journal.server_issuers, is_trusted);
-    let intermediate = end_of_intermediates(&held.chain);
-    own.into_iter().chain(gateways).chain(intermediate).min().map(|end| deadline(view, end))
-}
-
-/// The latest expiry of the CAs for which `suffices` holds.
-fn last_end(issuers: &[Authority], suffices: impl Fn(&[Certificate]) -> bool) -> Option<Timestamp> {
-    let certificates = issuers.iter().map(|authority| &authority.certificate);
-    certificates.filter(|ca| suffices(std::slice::from_ref(*ca))).map(|ca| ca.not_after).max()
-}
-
-/// The deadline for what depends on a CA that expires at `end`: earlier by twice the time that all steps take. No chain
-/// is valid for longer than its CA.
-fn deadline(view: &View<'_>, end: Timestamp) -> Timestamp {
-    let delays = &view.entry.policy.propagation_delays;
-    let delays = [delays.gateways, delays.admission, delays.clients].map(|delay| delay.duration());
-    let once = delays.into_iter().fold(jiff::SignedDuration::ZERO, jiff::SignedDuration::saturating_add);
-    end.saturating_sub(once.saturating_mul(2)).unwrap_or(Timestamp::MIN)
-}
-
 /// The names of clients that may use a version for which `is` holds, as text.
 pub(super) fn clients_that(view: &View<'_>, is: impl Fn(&str, &Version) -> bool) -> Option<String> {
     let label = |name: &str| {
@@ -353,7 +307,8 @@ fn readers(view: &View<'_>) -> Option<TrustSourceBlocker> {
 /// Sources that no Gateway names any more. Proxies use them until the propagation delay is over.
 fn unnamed_sources<'v>(view: &'v View<'_>) -> impl Iterator<Item = TrustSourceBlocker> + 'v {
     let delay = view.entry.policy.propagation_delays.gateways;
-    let lacks = |version: &&Version| !version.trust.is_empty() && !holds(&version.trust, &view.client_issuers, view.now);
+    let lacks =
+        |version: &&Version| !version.trust.is_empty() && !holds(&version.trust, &view.client_issuers, view.now);
     view.journal.trust_sources.iter().filter_map(move |(source, versions)| {
         // A source that a Gateway still names is judged with that Gateway.
         let ended = versions.last().filter(|last| last.replaced.is_some())?.replaced;
@@ -437,7 +392,10 @@ fn trust_source_blocker(view: &View<'_>, reader: &TlsReader) -> Option<TrustSour
         return Some(TrustSourceBlocker { reason: "Propagating", message, until, needs_action: false });
     }
     let trust = versions.last().map(|version| version.trust.as_slice()).unwrap_or_default();
-    let lacks = few(issuers.iter().filter(|ca| !holds(trust, std::slice::from_ref(*ca), view.now)).map(|ca| ca.subject.clone()));
+    let lacks = few(issuers
+        .iter()
+        .filter(|ca| !holds(trust, std::slice::from_ref(*ca), view.now))
+        .map(|ca| ca.subject.clone()));
     let lacks = lacks.unwrap_or_default();
     let addition = addition_by_agent(view, source);
     let needs_action = addition.is_none();

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::blockers::{Pause, client_deadline, clients_that};
+use super::deadlines::client_deadline;
 use super::history::{View, admits, current, verifies, verifies_to_the_end};
 use super::revocation::{ListedBundle, list_source};
 use super::rules::{Rule, applies};
@@ -26,8 +26,19 @@ pub(super) struct PlannedBundle {
     pub(super) until: Option<Timestamp>,
     /// Those of them that are kept only because clients may exist that are not declared.
     pub(super) for_undeclared: Vec<Certificate>,
-    /// Why the bundle lacks a CA that it should have.
-    pub(super) blocked: Option<Pause>,
+    /// The CA that the bundle lacks although it should have it.
+    pub(super) left_out: Option<LeftOut>,
+}
+
+/// A CA that is not added to a bundle, since a chain that is accepted now would be refused with it.
+#[derive(Clone, Debug)]
+pub(super) struct LeftOut {
+    /// Its subject.
+    pub(super) subject: String,
+    /// The clients that would be refused, as text.
+    pub(super) refused: Option<String>,
+    /// When it is added regardless.
+    pub(super) until: Option<Timestamp>,
 }
 
 /// The bundles that gateways and clients are to trust.
@@ -185,28 +196,24 @@ fn keeping_connections(
     if !applies(Rule::WritesKeepConnections) || !loses(&planned.trust) {
         return planned;
     }
-    let is_lost = |chain: &[Certificate]| accepts(&stored, chain, view.now) && !accepts(&planned.trust, chain, view.now);
-    let clients = view.clients_in_use.iter().filter(|(_, held)| is_lost(&held.chain));
-    let until = clients.filter_map(|(_, held)| client_deadline(view, held)).min();
+    let is_lost =
+        |chain: &[Certificate]| accepts(&stored, chain, view.now) && !accepts(&planned.trust, chain, view.now);
+    let lost: Vec<_> = view.clients_in_use.iter().filter(|(_, version)| is_lost(&version.chain)).collect();
+    let until = lost.iter().filter_map(|(_, version)| client_deadline(view, version)).min();
     if until.is_some_and(|until| view.now >= until) {
         return planned;
     }
     let added = planned.trust.iter().filter(|ca| !stored.contains(ca));
-    let left_out = added.clone().find_map(|ca| {
+    let without = added.clone().find_map(|ca| {
         let rest: Vec<_> = planned.trust.iter().filter(|other| *other != ca).cloned().collect();
         (!rest.is_empty() && !loses(&rest)).then(|| (ca.subject.clone(), rest))
     });
-    let (subject, trust) = left_out.unwrap_or_else(|| {
+    let (subject, trust) = without.unwrap_or_else(|| {
         let subjects = few(added.map(|ca| ca.subject.clone()));
         (subjects.unwrap_or_else(|| "the next bundle".to_owned()), stored.clone())
     });
-    let who = clients_that(view, |_, held| is_lost(&held.chain)).unwrap_or_else(|| "what gateways serve".to_owned());
-    let reason = format!(
-        "{subject} is not added to the bundle: with it, certificates that are accepted now would be refused ({who}), because Envoy would \
-         verify their path by a CA that expired or has another key. Remove that CA where it comes from, or reissue these certificates with an \
-         authority key identifier and give CAs of one name subject key identifiers"
-    );
-    PlannedBundle { trust, blocked: Some(Pause { until, ..Pause::for_action(reason) }), ..planned }
+    let refused = few(lost.iter().map(|(name, _)| (*name).to_owned()));
+    PlannedBundle { trust, left_out: Some(LeftOut { subject, refused, until }), ..planned }
 }
 
 fn reversed(trust: &[Certificate]) -> Vec<Certificate> {

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::rules::{Rule, applies};
 use super::snapshot::{ClientState, Snapshot, SourceState, Trust, TrustCopy};
 use super::truststores;
-use crate::api::{LeafKind, Period, Phase, StepName, TrustAnchor, TrustBundleTarget, WindowState, PropagationDelays};
+use crate::api::{LeafKind, Period, Phase, PropagationDelays, StepName, TrustAnchor, TrustBundleTarget, WindowState};
 use crate::connectivity;
 use crate::registry::Entry;
 use crate::rotation::SecretSummary;
@@ -320,8 +320,18 @@ fn record_clients(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp
     let is_declared = |name: &str| snapshot.all_clients().any(|client| client.name == name);
     // The readers of a trust bundle target that the spec no longer names are unknown, and are removed.
     journal.clients.retain(|name, _| !TrustBundleTarget::is_readers(name) || is_declared(name));
+    let is_listed = |name: &str| snapshot.entry.spec.clients.secret_names.iter().any(|listed| listed == name);
     for (name, client) in &mut journal.clients {
-        if !is_declared(name) {
+        // Each Secret of the list was read, so one that is not declared does not exist.
+        client.is_absent = !is_declared(name) && (client.is_absent || is_listed(name));
+        let is_gone = client.is_absent && !is_listed(name);
+        if is_gone {
+            // The Secret was deleted and then taken out of the list: its owner says that the client is gone.
+            client.loads_once = false;
+            for version in &mut client.versions {
+                version.replaced.get_or_insert(now);
+            }
+        } else if !is_declared(name) {
             // The client's Secret is no longer declared, but a workload that has loaded it may still use it.
             client.loads_once = true;
         }
@@ -459,7 +469,7 @@ pub(super) fn conclude(snapshot: &Snapshot<'_>, journal: &mut Journal, phase: Ph
         });
     }
     let declared = |name: &str| snapshot.all_clients().any(|client| client.name == name);
-    journal.clients.retain(|name, client| declared(name) || client.versions.iter().any(|version| version.is_live(now)));
+    journal.clients.retain(|name, client| declared(name) || client.in_use(delays.clients, now).next().is_some());
 }
 
 /// Where a reader takes its clients' CAs from.
@@ -665,12 +675,7 @@ pub(super) fn current(issuers: &[Authority], distrusted_cas: &[String], now: Tim
     if valid.is_empty() { expired } else { valid }
 }
 
-fn unconverged(
-    gateways: &[&Version],
-    issuers: &[Certificate],
-    delay: Period,
-    now: Timestamp,
-) -> Option<Unconverged> {
+fn unconverged(gateways: &[&Version], issuers: &[Certificate], delay: Period, now: Timestamp) -> Option<Unconverged> {
     let lacking: Vec<_> = gateways.iter().filter(|version| !holds(&version.trust, issuers, now)).collect();
     // The newest version, and one that a probe has found in use, have no end.
     let replaced = |version: &Version| version.replaced.filter(|_| version.seen.is_empty());
@@ -709,12 +714,12 @@ impl View<'_> {
 
     /// Whether a client's version is of the current CAs, through the intermediate CA that signs now. A version of which nothing is known is not,
     /// once there is another CA.
-    pub(super) fn has_followed(&self, held: &Version) -> bool {
-        if held.is_unknown() {
+    pub(super) fn has_followed(&self, version: &Version) -> bool {
+        if version.is_unknown() {
             return !self.rotates();
         }
-        migrated(&self.client_issuers, &held.chain, self.now)
-            && !has_replaced_intermediate(self.snapshot.usable_client_ca(), &held.chain)
+        migrated(&self.client_issuers, &version.chain, self.now)
+            && !has_replaced_intermediate(self.snapshot.usable_client_ca(), &version.chain)
     }
 
     /// Whether a serving chain is of the current CAs, through the intermediate CA that signs now.
@@ -725,7 +730,7 @@ impl View<'_> {
 
     /// Whether the certificate of some declared client is unknown.
     pub(super) fn has_unknown_clients(&self) -> bool {
-        self.clients_in_use.iter().any(|(_, held)| held.is_unknown())
+        self.clients_in_use.iter().any(|(_, version)| version.is_unknown())
     }
 
     /// Since when a certificate that is issued is of the current CAs, and clients get the current bundle with it.
@@ -774,7 +779,7 @@ fn begun(chain: &[Certificate], now: Timestamp) -> Timestamp {
 
 /// Whether `trust` holds all of these CAs, or valid ones with their names and keys.
 pub(super) fn holds(trust: &[Certificate], wanted: &[Certificate], now: Timestamp) -> bool {
-    let is_valid = |held: &Certificate| !held.is_expired(now) || !applies(Rule::ExpiredCasHoldNothing);
-    let is_held = |ca: &Certificate| trust.iter().any(|held| held == ca || held.supersedes(ca) && is_valid(held));
-    wanted.iter().all(is_held)
+    let is_valid = |other: &Certificate| !other.is_expired(now) || !applies(Rule::ExpiredCasHoldNothing);
+    let is_among = |ca: &Certificate| trust.iter().any(|other| other == ca || other.supersedes(ca) && is_valid(other));
+    wanted.iter().all(is_among)
 }

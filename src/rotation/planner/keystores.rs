@@ -1,6 +1,7 @@
 //! Java clients whose reissue waits, because their truststores would hide a CA.
 
-use super::blockers::{Pause, client_deadline};
+use super::blockers::Pause;
+use super::deadlines::client_deadline;
 use super::history::{View, admits, authorities, migrated};
 use super::snapshot::{ClientState, Snapshot};
 use super::truststores::{hidden, hides};

@@ -5,12 +5,14 @@
 //! handshake, whenever the process is killed and however often a step is repeated.
 //!
 //! The files in the order in which a snapshot passes through them: `snapshot` (what was read), `history` (what the journal records of it, and the
-//! view of both that all steps take), `probe` (what gateways showed over TLS), `consumers` (what TrustConsumers have loaded), `bundles` (which CAs
-//! are in which bundle), `revocation` (which of them have a list), `blockers` (what a step waits for) and `plan` (the steps).
+//! view of both that all steps take), `probe` (what gateways showed over TLS), `consumers` (what TrustConsumers have loaded), `deadlines` (when a step is
+//! taken regardless), `bundles` (which CAs are in which bundle), `revocation` (which of them have a list), `blockers` (what a step waits for), `pace`
+//! (when a certificate is requested again) and `plan` (the steps).
 
 mod blockers;
 mod bundles;
 mod consumers;
+mod deadlines;
 mod history;
 mod keystores;
 mod pace;

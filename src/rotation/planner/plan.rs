@@ -5,17 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use super::blockers::{
-    Blockers, Pause, SwitchBlocker, TrustSourceBlocker, client_deadline, clients_that, config_map_blocker,
-    needs_restart, refused_reissue, restart_help, serving_deadline, unlisted_clients,
+    Blockers, Pause, SwitchBlocker, TrustSourceBlocker, clients_that, config_map_blocker, needs_restart,
+    refused_reissue, restart_help, unlisted_clients,
 };
-use super::bundles::{Bundles, PlannedBundle};
+use super::bundles::{Bundles, LeftOut, PlannedBundle};
+use super::deadlines::{client_deadline, last_reissue, serving_deadline};
 use super::history::{View, admits, authorities, holds, verifies, verifies_to_the_end};
 use super::revocation::list_source;
-use super::snapshot::{ClientState, Issuance, Pending, Snapshot, TrustCopy};
 use super::rules::{Rule, applies};
+use super::snapshot::{ClientState, Issuance, Pending, Snapshot, TrustCopy};
 use super::{consumers, history, keystores, pace, probe};
 use crate::api::names::{ADOPT, CACERT_SUFFIX};
-use crate::api::{Endpoints, Mode, Period, Phase, PropagationDelays, StepName, TrustSourceUse, Wait};
+use crate::api::{Endpoints, Mode, Period, Phase, StepName, TrustSourceUse, Wait};
 use crate::rotation::SecretSummary;
 use crate::rotation::journal::{DelaysInForce, Journal, Version};
 use crate::rotation::name_list::few;
@@ -374,7 +375,10 @@ fn expired_signers(view: &View<'_>) -> impl Iterator<Item = String> {
     view.snapshot.additional_trust.iter().filter_map(|source| {
         let is_left_out = |ca: &&Certificate| ca.is_expired(view.now) && !view.client_issuers.contains(ca);
         let expired = few(source.content?.anchors.iter().filter(is_left_out).map(|ca| ca.subject.clone()))?;
-        Some(format!("{expired} of {} has expired, and is left out of the bundle. Remove it there", source.named.label()))
+        Some(format!(
+            "{expired} of {} has expired, and is left out of the bundle. Remove it there",
+            source.named.label()
+        ))
     })
 }
 
@@ -413,7 +417,9 @@ fn write_managed(view: &View<'_>, blockers: &Blockers<'_>, bundles: &Bundles, de
             pair
         }
     };
-    decided.waits.extend(gateways.blocked.iter().cloned().map(|blocked| blocked.wait(StepName::ExpandTrust)));
+    if let Some(left_out) = &gateways.left_out {
+        decided.waits.push(left_out_pause(left_out).wait(StepName::ExpandTrust));
+    }
     if let Some(trust) = bundles.sibling.clone() {
         let is_first = matches!(view.snapshot.managed_sibling, TrustCopy::Absent);
         match sibling_blocker(view).filter(|_| is_first) {
@@ -429,7 +435,7 @@ fn write_managed(view: &View<'_>, blockers: &Blockers<'_>, bundles: &Bundles, de
     if !is_written || pair == PairOf::Source {
         decided.steps.push(Step::WriteManaged { trust: bundles.managed.clone(), pair });
     } else if !view.client_issuers.iter().all(|ca| gateways.trust.contains(ca)) || gateways.needed > 0 {
-        let who = clients_that(view, |_, held| !view.has_followed(held));
+        let who = clients_that(view, |_, version| !view.has_followed(version));
         let who = who.map(|who| format!(": {who}")).unwrap_or_default();
         let noun = if gateways.needed == 1 { "CA" } else { "CAs" };
         let reason = format!("Certificates in use need {} previous {noun}{who}", gateways.needed);
@@ -445,6 +451,17 @@ fn write_managed(view: &View<'_>, blockers: &Blockers<'_>, bundles: &Bundles, de
             decided.waits.push(Pause { until: Some(until), ..Pause::for_action(reason) }.wait(StepName::DropOldCA));
         }
     }
+}
+
+fn left_out_pause(left_out: &LeftOut) -> Pause {
+    let LeftOut { subject, refused, until } = left_out;
+    let refused = refused.as_deref().unwrap_or("what gateways serve");
+    let reason = format!(
+        "{subject} is not added to the bundle: with it, certificates that are accepted now would be refused ({refused}), because Envoy would \
+         verify their path by a CA that expired or has another key. Remove that CA where it comes from, or reissue these certificates with an \
+         authority key identifier and give CAs of one name subject key identifiers"
+    );
+    Pause { until: *until, ..Pause::for_action(reason) }
 }
 
 /// Why `<managed>-cacert` is not created: a server whose owner named the managed Secret would accept foreign clients.
@@ -595,9 +612,9 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
     let step = StepName::ReissueClients;
     let newest = |client: &ClientState| view.journal.newest_of(&client.name);
     let lags = |client: &&ClientState| {
-        newest(client).is_some_and(|held| {
-            let has_bundle = held.is_unknown() || view.server_issuers.iter().all(|ca| held.trust.contains(ca));
-            !view.has_followed(held) || !has_bundle
+        newest(client).is_some_and(|newest| {
+            let has_bundle = newest.is_unknown() || view.server_issuers.iter().all(|ca| newest.trust.contains(ca));
+            !view.has_followed(newest) || !has_bundle
         })
     };
     let mut lagging: Vec<_> = view.snapshot.clients.iter().filter(lags).collect();
@@ -655,7 +672,7 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
             pauses.push(refused);
             continue;
         }
-        let deadline = || newest(client).and_then(|held| client_deadline(view, held));
+        let deadline = || newest(client).and_then(|newest| client_deadline(view, newest));
         match pace::pause(certificate, changed, deadline, view.now) {
             Some(pause) => pauses.push(pause),
             None => {
@@ -678,7 +695,8 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
 
 /// Certificates, in turn from each namespace, so that many of one namespace do not delay others. Those in progress had their turn.
 fn in_turn<'c>(due: Vec<&'c Issuance>, in_progress: &[&Issuance]) -> Vec<&'c Issuance> {
-    let namespace = |certificate: &Issuance| certificate.name.split_once('/').map(|(namespace, _)| namespace.to_owned());
+    let namespace =
+        |certificate: &Issuance| certificate.name.split_once('/').map(|(namespace, _)| namespace.to_owned());
     let mut turns: BTreeMap<Option<String>, usize> = BTreeMap::new();
     let mut turn = |certificate: &Issuance| {
         let turns = turns.entry(namespace(certificate)).or_default();
@@ -719,7 +737,7 @@ fn reissue_source(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decide
     let certificate = view.snapshot.source_certificate.as_ref().filter(|certificate| !certificate.is_issuing());
     let is_current = view.is_current_serving(chain);
     let Some(certificate) = certificate.filter(|_| !is_current) else { return };
-    let lagging = clients_that(view, |_, held| !holds(&held.trust, &view.server_issuers, view.now));
+    let lagging = clients_that(view, |_, version| !holds(&version.trust, &view.server_issuers, view.now));
     if let Some(names) = &lagging {
         decided.switch_blocker = SwitchBlocker::of(view, chain, Some(names.clone()));
     }
@@ -738,15 +756,6 @@ fn reissue_source(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decide
     }
 }
 
-/// When a serving certificate is reissued although single clients do not trust the CA of the next one: late enough that the clients that are
-/// reissued at [`serving_deadline`] do.
-fn last_reissue(view: &View<'_>, chain: &[Certificate]) -> Option<Timestamp> {
-    let PropagationDelays { gateways, clients, admission } = &view.entry.policy.propagation_delays;
-    let delays = [gateways, clients, admission].map(|delay| delay.duration());
-    let once = delays.into_iter().fold(SignedDuration::ZERO, SignedDuration::saturating_add);
-    serving_deadline(view, chain).map(|at| at.saturating_add(once).unwrap_or(Timestamp::MAX))
-}
-
 /// Whether a deadline that overrides waits for single clients is in the future.
 fn is_ahead(view: &View<'_>, deadline: Option<Timestamp>) -> bool {
     deadline.is_none_or(|at| view.now < at) || !applies(Rule::TheEndOverridesClients)
@@ -754,7 +763,7 @@ fn is_ahead(view: &View<'_>, deadline: Option<Timestamp>) -> bool {
 
 /// The clients that do not trust the new CA yet, and what happens to them at the deadline.
 fn lacking(view: &View<'_>, names: &str, deadline: Option<Timestamp>) -> Pause {
-    let needs_action = needs_restart(view, |_, held| !holds(&held.trust, &view.server_issuers, view.now));
+    let needs_action = needs_restart(view, |_, version| !holds(&version.trust, &view.server_issuers, view.now));
     let help = restart_help(needs_action);
     let then = deadline.map_or_else(String::new, |at| {
         format!(
@@ -782,14 +791,15 @@ fn reissue_further_certificates(view: &View<'_>, blockers: &Blockers<'_>, decide
             Pause { reason, ..pause }
         };
         let lagging = || {
-            let names = clients_that(view, |_, held| !holds(&held.trust, anchors, view.now))?;
+            let names = clients_that(view, |_, version| !holds(&version.trust, anchors, view.now))?;
             let last = last_reissue(view, chain);
             is_ahead(view, last).then(|| of_certificate(lacking(view, &names, last)))
         };
         let pace = || pace::pause(certificate, view.changed(), || deadline, view.now);
         // Undeclared clients block it as they block the switch of the managed Secret's certificate.
         let switch = || {
-            let Wait { until, reason, needs_action, .. } = blockers.switch(chain, |trust| holds(trust, anchors, view.now)).0?;
+            let Wait { until, reason, needs_action, .. } =
+                blockers.switch(chain, |trust| holds(trust, anchors, view.now)).0?;
             Some(of_certificate(Pause { until, reason, needs_action }))
         };
         let pause = blockers.reissue_pause(Some(certificate), deadline);
@@ -809,7 +819,7 @@ fn reissue_further_certificates(view: &View<'_>, blockers: &Blockers<'_>, decide
 fn is_of_old(view: &View<'_>, secret: &str, chain: &[Certificate]) -> bool {
     let (now, anchors) = (view.now, &view.server_issuers);
     if verifies(anchors, chain, now) {
-        return false;
+        return !view.is_current_serving(chain);
     }
     let known: Vec<_> = view.journal.server_issuers.iter().map(|authority| authority.certificate.clone()).collect();
     if verifies(&known, chain, now) {
@@ -895,7 +905,7 @@ fn phase(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBundle) -> 
 }
 
 fn unknown_clients(view: &View<'_>) -> Vec<String> {
-    let unknown = view.clients_in_use.iter().filter(|(_, held)| held.is_unknown());
+    let unknown = view.clients_in_use.iter().filter(|(_, version)| version.is_unknown());
     let mut names: Vec<_> = unknown.map(|(name, _)| (*name).to_owned()).collect();
     names.dedup();
     names
@@ -911,9 +921,11 @@ fn lagging(view: &View<'_>, blockers: &Blockers<'_>) -> Vec<String> {
     let served = view.served_chain.unwrap_or_default();
     // A client that does not verify gateways by these CAs is not waited for.
     let trusts_old = |trust: &[Certificate]| {
-        !served.is_empty() && verifies_to_the_end(trust, served, view.now) && !holds(trust, &view.server_issuers, view.now)
+        !served.is_empty()
+            && verifies_to_the_end(trust, served, view.now)
+            && !holds(trust, &view.server_issuers, view.now)
     };
-    let lags = |held: &Version| !view.has_followed(held) || trusts_old(&held.trust);
+    let lags = |version: &Version| !view.has_followed(version) || trusts_old(&version.trust);
     // A client is not reissued while its Certificate's renewal policy or a server that names its hash blocks that.
     let is_held = |name: &str| {
         let client = view.snapshot.clients.iter().find(|client| client.name == name);

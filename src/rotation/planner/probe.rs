@@ -17,7 +17,7 @@ use crate::rotation::name_list::few;
 
 /// Removes versions that no endpoint uses according to the probe, and keeps those that an endpoint uses even after the
 /// propagation delay.
-pub(super) fn record_sightings(snapshot: &Snapshot<'_>, versions: &mut Vec<Version>, now: Timestamp) {
+pub(super) fn record_sightings(snapshot: &Snapshot<'_>, versions: &mut [Version], now: Timestamp) {
     let (entry, policy) = (snapshot.entry, &snapshot.entry.policy);
     // What earlier probes have shown must not block the rotation after probes were disabled. It counts while there is nothing to probe.
     let outlives = applies(Rule::SightingsOutliveTheirTarget) && policy.probe.mode != ProbeMode::Disabled;
@@ -28,7 +28,7 @@ pub(super) fn record_sightings(snapshot: &Snapshot<'_>, versions: &mut Vec<Versi
         if is_lost && !outlives {
             sightings.leaf.clear();
         }
-        if !has_canary && !(is_lost && outlives) {
+        if !(has_canary || is_lost && outlives) {
             sightings.bundle.clear();
         }
     }
@@ -135,13 +135,17 @@ impl<'a> Evidence<'a> {
             true => !self.trusts_newest(version),
             false => self.admits_canary(self.newest) && !self.admits_canary(version),
         };
-        Sightings {
+        // An endpoint with a version that equals the newest has what was written last: a CA was added, and the copy has it no longer.
+        let is_newest = [version.chain == self.newest.chain, version.trust == self.newest.trust];
+        let differing = |at: usize, seen: Vec<String>| if is_newest[at] { Vec::new() } else { seen };
+        let seen = Sightings {
             leaf: with(&version.seen.leaf, &|shown| Some(has_leaf(shown))),
             bundle: with(&version.seen.bundle, &|shown| {
                 shown.canary.filter(|_| differs).map(|answer| answer == Answer::Refused)
             }),
             consumers,
-        }
+        };
+        Sightings { leaf: differing(0, seen.leaf), bundle: differing(1, seen.bundle), ..seen }
     }
 }
 

@@ -135,8 +135,8 @@ impl ClientState {
     }
 
     /// Whether its certificate has the dates of a version.
-    pub(super) fn has_dates_of(&self, held: &Version) -> bool {
-        let dates = held.chain.first().map(|leaf| (leaf.not_before, leaf.not_after));
+    pub(super) fn has_dates_of(&self, version: &Version) -> bool {
+        let dates = version.chain.first().map(|leaf| (leaf.not_before, leaf.not_after));
         dates.is_some() && dates == self.certificate.as_ref().and_then(|certificate| certificate.validity)
     }
 }

@@ -428,5 +428,8 @@ fn ends(reading: &Reading, ca: &Certificate, now: Timestamp) -> bool {
 fn a_ca_ends(reading: &Reading, now: Timestamp) -> bool {
     let (_, journal) = &reading.journal;
     let mut issuers = journal.client_issuers.iter().chain(&journal.server_issuers);
+    let clients = journal.clients.values().flat_map(|client| &client.versions);
+    let mut intermediates = clients.chain(&journal.gateways).flat_map(|version| version.chain.iter().skip(1));
     issuers.any(|authority| ends(reading, &authority.certificate, now))
+        || intermediates.any(|ca| ends(reading, ca, now))
 }

@@ -8,7 +8,8 @@ use super::scene::{HOUR, Scene, before_the_switch, bundle, pair, reissues, sourc
 use crate::api::{ChangeWindow, ConditionStatus, Mode, StepName, Wait};
 use crate::rotation::planner::{PairOf, Plan, Step};
 use crate::rotation::{CLIENTS, CONNECT, DISTRUST, LEAF, SecretSummary};
-use crate::trust::fixtures::{Authority, ca, parsed};
+use crate::trust::fixtures::{Authority, ca, now, parsed, secret};
+use crate::trust::{Level, SecretUsage, Severities};
 
 /// A change window from 02:00 to 03:00 UTC each day. The scenes begin at midnight.
 fn at_two() -> Vec<ChangeWindow> {
@@ -279,4 +280,22 @@ fn clients_that_mode_copy_would_cut_off_are_reported_from_both_sides() {
     assert_eq!(scene.reconcile().cut_off_by_copy, ["client"]);
     scene.entry.spec.mode = Mode::Copy;
     assert_eq!(scene.reconcile().cut_off_by_copy, [""; 0], "it is one already");
+}
+
+#[test]
+fn a_stricter_severity_does_not_make_a_stored_secret_unusable() {
+    let authority = ca("root");
+    let leaf = authority.leaf_with("gateway", |params| {
+        params.not_before = rcgen::date_time_ymd(2029, 6, 1);
+        params.not_after = rcgen::date_time_ymd(2030, 1, 8);
+    });
+    let stored = secret(&[("ca.crt", &authority.pem()), ("tls.crt", &leaf.pem()), ("tls.key", &leaf.key_pem())]);
+    let denials = |levels: &[(&str, Level)]| -> Vec<&str> {
+        let severities = levels.iter().map(|(rule, level)| ((*rule).to_owned(), *level)).collect::<Severities>();
+        let summary = SecretSummary::of(&stored, SecretUsage::default(), &severities, now());
+        summary.denials.iter().map(|finding| finding.rule).collect()
+    };
+    let warned = crate::trust::judge_with(&stored, SecretUsage::default(), &Severities::default(), now());
+    assert!(warned.iter().any(|finding| finding.rule == "expiring"), "{warned:?}");
+    assert_eq!(denials(&[("expiring", Level::Deny)]), [""; 0]);
 }

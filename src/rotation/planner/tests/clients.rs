@@ -33,9 +33,7 @@ impl Cluster {
         self.note(format!("Secret {}: {text}", self.clients[at].name));
         self.clients[at].secret = self.content(facts);
         if !self.clients[at].loads_once || has_ended(&self.clients[at].loaded, self.now) {
-            self.within(self.delays.clients.duration(), move |cluster| {
-                cluster.load_client(at)
-            });
+            self.within(self.delays.clients.duration(), move |cluster| cluster.load_client(at));
         }
         self.poke();
     }
@@ -73,7 +71,11 @@ impl Cluster {
     /// Whether the agent can have a client follow a new CA: cert-manager issues its certificate, and it reads its Secret while it runs.
     pub(super) fn follows(&self, at: usize) -> bool {
         let client = &self.clients[at];
-        client.declared && client.automatic && !client.loads_once && !client.is_late && !self.is_broken(Whose::Client(at))
+        client.declared
+            && client.automatic
+            && !client.loads_once
+            && !client.is_late
+            && !self.is_broken(Whose::Client(at))
     }
 
     /// Deletes a client for a while, as with its namespace: its pod keeps what it has loaded. Then a backup is restored.

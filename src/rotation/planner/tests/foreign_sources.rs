@@ -137,9 +137,7 @@ impl Cluster {
 
     fn push_foreign(&mut self) {
         for replica in 0..self.gateways.len() {
-            self.within(self.delays.gateways.duration(), move |cluster| {
-                cluster.load_foreign(replica)
-            });
+            self.within(self.delays.gateways.duration(), move |cluster| cluster.load_foreign(replica));
         }
         self.poke();
     }
@@ -152,6 +150,12 @@ impl Cluster {
                 server.loaded[replica] = Some(found.clone());
             }
         }
+    }
+
+    /// A replica starts.
+    pub(super) fn start_foreign(&mut self, replica: usize) {
+        self.foreign.servers.iter_mut().for_each(|server| server.loaded.push(None));
+        self.load_foreign(replica);
     }
 
     /// A replica restarts: it has no content of deleted objects.

@@ -43,9 +43,7 @@ impl Cluster {
         (second.held, second.signed) = (held, self.now);
         self.issuing(Whose::Second).since = None;
         for replica in 0..self.gateways.len() {
-            self.within(self.delays.gateways.duration(), move |cluster| {
-                cluster.load_second(replica)
-            });
+            self.within(self.delays.gateways.duration(), move |cluster| cluster.load_second(replica));
         }
         self.poke();
     }
@@ -60,6 +58,13 @@ impl Cluster {
     /// Whether this CA was the current one when the reissue was requested.
     pub(super) fn second_is_signed_by(&self, ca: &Certificate) -> bool {
         self.second.as_ref().is_some_and(|second| second.asked_of.as_ref() == Some(ca))
+    }
+
+    /// A replica starts that presents it.
+    pub(super) fn start_second(&mut self) {
+        if let Some(second) = &mut self.second {
+            second.loaded.push(second.held.clone());
+        }
     }
 
     fn load_second(&mut self, replica: usize) {

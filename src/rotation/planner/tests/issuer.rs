@@ -25,7 +25,7 @@ pub(super) enum Answer {
     /// It signs within half an hour.
     SignsLate,
     /// `issuerRef` names the Issuer of this CA, whatever the Secret of the GatewaySecret's CA holds.
-    SignsWith(Certificate),
+    SignsWith(Box<Certificate>),
     /// Every request is marked as failed.
     Fails,
     /// The Issuer does not exist, so requests stay pending.
@@ -159,7 +159,7 @@ impl Cluster {
         match self.issuer.answers.get(&whose).cloned() {
             _ if self.now < self.quiet_until => return again(self, SignedDuration::from_secs(30)),
             None => {}
-            Some(Answer::SignsWith(ca)) => signer = Some(ca),
+            Some(Answer::SignsWith(ca)) => signer = Some(*ca),
             Some(Answer::Never) => return again(self, SignedDuration::from_secs(30)),
             Some(Answer::Fails) => return self.fail(whose),
             Some(Answer::SignsLate) => {

@@ -29,8 +29,7 @@ fn the_expired_root_of_an_intermediate_is_left_out_of_the_bundle() {
     let (own, other) = (ca("own"), ca("other"));
     let expired = ca_with("expired", |params| params.not_after = date_time_ymd(2029, 1, 1));
     let mut scene = Scene::steady(&own);
-    scene.entry.spec.additional_trust =
-        vec![AdditionalTrust { kind: SourceKind::Secret, name: "partners".to_owned() }];
+    scene.entry.spec.additional_trust = vec![AdditionalTrust { kind: SourceKind::Secret, name: "partners".to_owned() }];
     let partners = [&other, &expired].map(|ca| parsed(ca.der())).to_vec();
     scene.additional_trust = vec![Some(SecretSummary { anchors: partners, ..SecretSummary::default() })];
     let plan = scene.reconcile();
@@ -102,8 +101,8 @@ fn an_old_ca_that_stays_for_undeclared_clients_asks_for_a_person_and_completes_t
     assert_eq!((plan.phase, plan.steps.as_slice()), (Phase::Steady, &[][..]), "{:?}", plan.waits);
     let kept = wait(&plan, "set spec.clients.allDeclared to true, or set maxCertificateLifetime");
     assert_eq!((kept.step, kept.needs_action), (StepName::DropOldCA, true));
-    let held = scene.managed.as_ref().expect("a managed Secret");
-    assert_eq!(subjects(&held.anchors), ["CN=new", "CN=old"]);
+    let managed = scene.managed.as_ref().expect("a managed Secret");
+    assert_eq!(subjects(&managed.anchors), ["CN=new", "CN=old"]);
 }
 
 #[test]
@@ -158,7 +157,10 @@ fn certificates_whose_issuer_does_not_answer_do_not_delay_others_and_are_named()
     let plan = reissuing(stuck.chain([certificate("shop/checkout"), certificate("payments")]).collect());
     assert_eq!(reissues(&plan), ["shop/checkout", "payments"], "{:?}", plan.waits);
     let named = wait(&plan, "Certificate tenant/stuck-00: its issuer has not answered since");
-    assert!(named.needs_action && named.reason.contains("kubectl describe certificate stuck-00 -n tenant"), "{named:?}");
+    assert!(
+        named.needs_action && named.reason.contains("kubectl describe certificate stuck-00 -n tenant"),
+        "{named:?}"
+    );
 }
 
 #[test]

@@ -1,0 +1,61 @@
+//! The deadlines at which a step is taken regardless of what blocks it, because a CA in use expires soon after.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::history::{View, admits, end_of_intermediates, verifies};
+use crate::rotation::journal::{Authority, Version};
+use crate::trust::Certificate;
+
+/// When the serving certificate is switched regardless of clients: shortly before it expires, since clients would then
+/// reject it anyway.
+pub(super) fn switch_deadline(view: &View<'_>, served: &[Certificate]) -> Option<Timestamp> {
+    let margin = view.entry.policy.propagation_delays.gateways.duration().saturating_mul(2);
+    end_of_serving(view, served).map(|end| end.saturating_sub(margin).unwrap_or(view.now))
+}
+
+/// When clients begin to reject what gateways serve: when the certificate or its CA expires.
+pub(super) fn end_of_serving(view: &View<'_>, served: &[Certificate]) -> Option<Timestamp> {
+    let end = served.first()?.not_after;
+    let ca = last_end(&view.journal.server_issuers, |ca| verifies(ca, served, view.now));
+    ca.into_iter().chain(end_of_intermediates(served)).chain([end]).min()
+}
+
+/// When a serving certificate must be reissued at the latest: before its CA expires.
+pub(super) fn serving_deadline(view: &View<'_>, chain: &[Certificate]) -> Option<Timestamp> {
+    let ca = last_end(&view.journal.server_issuers, |ca| verifies(ca, chain, view.now));
+    ca.into_iter().chain(end_of_intermediates(chain)).min().map(|end| deadline(view, end))
+}
+
+/// When a client must be reissued at the latest: before the CA of its certificate expires, or the CA by which it
+/// verifies gateways.
+pub(super) fn client_deadline(view: &View<'_>, version: &Version) -> Option<Timestamp> {
+    let own = last_end(&view.journal.client_issuers, |ca| admits(ca, &version.chain, view.now));
+    let served = view.served_chain.unwrap_or_default();
+    let is_trusted = |ca: &[Certificate]| version.trust.contains(&ca[0]) && verifies(ca, served, view.now);
+    let gateways = last_end(&view.journal.server_issuers, is_trusted);
+    let intermediate = end_of_intermediates(&version.chain);
+    own.into_iter().chain(gateways).chain(intermediate).min().map(|end| deadline(view, end))
+}
+
+/// The latest expiry of the CAs for which `suffices` holds.
+fn last_end(issuers: &[Authority], suffices: impl Fn(&[Certificate]) -> bool) -> Option<Timestamp> {
+    let certificates = issuers.iter().map(|authority| &authority.certificate);
+    certificates.filter(|ca| suffices(std::slice::from_ref(*ca))).map(|ca| ca.not_after).max()
+}
+
+/// When a serving certificate is reissued although single clients do not trust the CA of the next one: late enough that the clients that are
+/// reissued at [`serving_deadline`] do.
+pub(super) fn last_reissue(view: &View<'_>, chain: &[Certificate]) -> Option<Timestamp> {
+    serving_deadline(view, chain).map(|at| at.saturating_add(all_delays(view)).unwrap_or(Timestamp::MAX))
+}
+
+/// The deadline for what depends on a CA that expires at `end`: earlier by twice the time that all steps take.
+pub(super) fn deadline(view: &View<'_>, end: Timestamp) -> Timestamp {
+    end.saturating_sub(all_delays(view).saturating_mul(2)).unwrap_or(Timestamp::MIN)
+}
+
+fn all_delays(view: &View<'_>) -> SignedDuration {
+    let delays = &view.entry.policy.propagation_delays;
+    let delays = [delays.gateways, delays.admission, delays.clients].map(|delay| delay.duration());
+    delays.into_iter().fold(SignedDuration::ZERO, SignedDuration::saturating_add)
+}
