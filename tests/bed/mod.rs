@@ -52,7 +52,7 @@ pub(crate) use kubectl::{Kubectl, Output};
 pub(crate) use kubelet::{NODE, Node, SYNC_FREQUENCY};
 pub(crate) use link::Link;
 pub(crate) use mirror::{Mirror, MirrorRights};
-pub(crate) use mounted_secret::mount;
+pub(crate) use mounted_secret::{mount, write as write_mount};
 pub(crate) use pki::{Authority, KUBERNETES_IP};
 pub(crate) use process::{Process, Scratch};
 pub(crate) use seed::Seed;

@@ -37,7 +37,8 @@ pub(crate) fn mount(runtime: &Handle, client: Client, (namespace, name): (&str, 
     });
 }
 
-fn write(dir: &Path, version: u64, secret: &Secret) -> Result<()> {
+/// Writes a version of a Secret, all keys at once.
+pub(crate) fn write(dir: &Path, version: u64, secret: &Secret) -> Result<()> {
     let name = format!("..{version}");
     fs::create_dir_all(dir.join(&name))?;
     for (key, value) in secret.data.iter().flatten() {

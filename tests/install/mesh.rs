@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use trustspan::store::cluster::connect;
 
 use crate::{
-    client::{Target, identity, visit},
+    client::{Target, ca_crt, identity, visit},
     shelf::Shelf,
     testbed::{CertManager, Cluster, Ingress, Istiod, Process, SOON, Scratch, User, wait_for},
 };
@@ -60,7 +60,7 @@ impl Mesh {
         for target in mesh.targets() {
             let what = format!("{} to serve {HOST} to {CLIENT}", target.address);
             let served = wait_for(&what, SOON, || {
-                let identity = identity(&*mesh.shelf.newest(CLIENT).context("no Secret of the client")?)?;
+                let identity = identity(&*mesh.shelf.newest(CLIENT).context("no Secret of the client")?, ca_crt)?;
                 runtime.block_on(visit(&target, &identity.config)).1?;
                 Ok(true)
             });

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use tokio::{runtime::Handle, task::JoinHandle};
 
 use crate::{
-    client::{Client, ClusterSnapshot},
+    client::{Client, ClusterSnapshot, ca_crt},
     journal::Journal,
     mesh::{CLIENT, Mesh},
     pace::Pace,
@@ -38,7 +38,8 @@ impl Traffic {
         });
         around.journal.step("before");
         let targets = mesh.targets().into();
-        let client = Client { name: CLIENT.to_owned(), load_once: false, targets, around: Arc::clone(&around) };
+        let client =
+            Client { name: CLIENT.to_owned(), load_once: false, trust: ca_crt, targets, around: Arc::clone(&around) };
         Ok(Self { client: runtime.spawn(client.run()), around })
     }
 

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::{
+    client::ca_crt,
     issuer::SERVER,
     objects,
     run::{renew_clients, wait_end},
@@ -122,6 +123,7 @@ pub(crate) fn layout(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout>
         clients,
         gateway_secret,
         external: None,
+        trust: |_| ca_crt,
     })
 }
 

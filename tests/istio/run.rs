@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::{
     expected::Expected,
+    jdk,
     journal::AgentMetrics,
     scenarios::Scenario,
     testbed::{Cluster, Istiod, is_control, wait_for, wait_for_value},
@@ -97,7 +98,8 @@ fn perform_in(ns: &str, scenario: &Scenario, cluster: &Cluster, istiod: &Istiod,
     end?;
     finished?;
     ensure!(failures.is_empty(), "expected no failed handshake, saw {hosts}; the rotation: {outcome}");
-    match world.layout.has_few_clients() {
+    // The JVM needs more of the machine than the clients of the other scenarios.
+    match world.layout.has_few_clients() || jdk::is_wanted() {
         true => Ok(()),
         false => tally.judge_load(),
     }
@@ -130,20 +132,25 @@ fn play(scenario: &Scenario, world: &mut World<'_>, log: File) -> Result<End> {
     wait_for("the agent to see it", ROTATED, || Ok(phase(&world.operator.status()?) != "Steady"))?;
     let end = match scenario.expected {
         Expected::HoldsUntil { names, command } => {
-            let why = held(world, names)?;
+            let why = blocked(world, names)?;
             world.step("an operator acts")?;
             command(world)?;
             End::Held(why)
         }
         Expected::Clean | Expected::Otherwise(_) | Expected::Denied(_) => End::Steady,
     };
-    wait_end(world)?;
-    renew_clients(world)?;
+    finish(world)?;
     Ok(end)
 }
 
+/// Waits for the end of the rotation, and renews the clients.
+pub(crate) fn finish(world: &World<'_>) -> Result<()> {
+    wait_end(world)?;
+    renew_clients(world)
+}
+
 /// Waits until the rotation is blocked by an object, and returns the reason of the wait.
-fn held(world: &World<'_>, names: &str) -> Result<String> {
+pub(crate) fn blocked(world: &World<'_>, names: &str) -> Result<String> {
     let why = wait_for_value(&format!("the rotation to hold for {names}"), ARRIVED, || {
         let status = world.operator.status()?;
         world.step(phase(&status))?;
@@ -198,6 +205,7 @@ pub(crate) fn wait_status<T>(world: &World<'_>, what: &str, mut found: impl FnMu
     seen.with_context(|| world.operator.status().map_or_else(|error| error.to_string(), |status| summary(&status)))
 }
 
+/// The phase in a status.
 pub(crate) fn phase(status: &Value) -> &str {
     status["phase"].as_str().unwrap_or("no phase")
 }

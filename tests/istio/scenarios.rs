@@ -7,7 +7,7 @@ use crate::{
     adoption, copy, deadlines, distrust, elsewhere,
     expected::Expected::{self, Otherwise},
     issuer::SERVER,
-    issuers, ml_dsa, paths, reissues, revoked, selectors, shared_clients, shim, unseen,
+    issuers, java, ml_dsa, paths, reissues, revoked, selectors, shared_clients, shim, unseen,
     world::{Layout, LayoutOf, World},
 };
 
@@ -195,6 +195,15 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         is_long: true,
         ..scenario("revoked_client", revoked::revoke, Otherwise(revoked::stays_refused))
     },
+    Scenario {
+        layout: java::both,
+        ..scenario("java_truststores_hide_a_ca", acts::credential_name, Expected::Otherwise(java::to_the_same_subject))
+    },
+    Scenario {
+        layout: java::both,
+        ..scenario("java_truststores", acts::credential_name, Expected::Otherwise(java::to_another_subject))
+    },
+    Scenario { layout: java::all_jks, ..scenario("java_truststores_jks", acts::credential_name, Expected::Clean) },
     scenario("credential_name", acts::credential_name, Expected::Clean),
     scenario("name_taken_over", adoption::not_adopted, Expected::Otherwise(adoption::take_over_and_give_back)),
     Scenario {

@@ -20,9 +20,11 @@ use trustspan::{store::cluster::connect, trust::bundle};
 
 use crate::{
     anonymous::anonymous,
-    client::{Client, ClusterSnapshot, Target, identity, visit},
+    client::{Client, ClusterSnapshot, ReadTrust, Target, ca_crt, identity, visit},
     issuer::{Certificates, MANAGED, Operator, PROMOTED, ROOT, SERVER},
     issuers::External,
+    java::reads_pkcs12,
+    jdk::{self, Jdk},
     journal::Journal,
     objects,
     pace::Pace,
@@ -66,6 +68,8 @@ pub(crate) struct Layout {
     pub(crate) gateway_secret: Value,
     /// The issuer, if its key is not in the cluster.
     pub(crate) external: Option<Arc<External>>,
+    /// From what each client takes the CAs that it trusts, by its name.
+    pub(crate) trust: fn(&str) -> ReadTrust,
 }
 
 /// A function that creates a layout. Its last argument has the hosts of the serving certificate, separated by commas.
@@ -91,6 +95,7 @@ impl Layout {
             clients: certificates.clients().into_iter().map(|(name, _)| (ns.to_owned(), name)).collect(),
             gateway_secret,
             external: None,
+            trust: |_| ca_crt,
         }
     }
 
@@ -114,6 +119,8 @@ impl Layout {
 /// The environment of one scenario. Fields are dropped in this order.
 pub(crate) struct World<'c> {
     clients: Vec<JoinHandle<Result<()>>>,
+    /// Real Java clients, if these connect instead.
+    jdk: Option<Jdk>,
     runtime: Runtime,
     shelf: Arc<Shelf>,
     /// State that all clients share. `None` until the traffic starts.
@@ -179,6 +186,7 @@ impl<'c> World<'c> {
         let ns = ns.to_owned();
         let world = Self {
             clients,
+            jdk: None,
             runtime,
             shelf,
             around: None,
@@ -286,6 +294,15 @@ impl<'c> World<'c> {
             over: AtomicBool::new(false),
         });
         around.journal.step("steady");
+        if jdk::is_wanted() {
+            let clients: Vec<_> =
+                names.into_iter().map(|name| (name.clone(), reads_pkcs12((self.layout.trust)(&name)))).collect();
+            let (handle, journal) = (self.runtime.handle(), Arc::clone(&around.journal));
+            let (secrets, targets) = (&self.operator.secrets, self.targets(scenario.hosts));
+            self.jdk = Some(Jdk::start(handle, self.scratch.path(), secrets, &clients, &targets, journal)?);
+            self.around = Some(around);
+            return Ok(());
+        }
         self.around = Some(around);
         self.start_clients(names, self.targets(scenario.hosts))?;
         if !scenario.partner_hosts.is_empty() {
@@ -298,7 +315,8 @@ impl<'c> World<'c> {
         let (around, targets): (_, Arc<[_]>) = (self.around.as_ref().context("no traffic yet")?, targets.into());
         for name in names {
             let (targets, around) = (Arc::clone(&targets), Arc::clone(around));
-            self.clients.push(self.runtime.spawn(Client { name, load_once: false, targets, around }.run()));
+            let trust = if name == PARTNER { ca_crt } else { (self.layout.trust)(&name) };
+            self.clients.push(self.runtime.spawn(Client { name, load_once: false, trust, targets, around }.run()));
         }
         Ok(())
     }
@@ -319,7 +337,7 @@ impl<'c> World<'c> {
 
     /// Connects once to each gateway with the certificate of a Secret. Returns the errors.
     pub(crate) fn visit_once(&self, client: &str, host: &str) -> Result<Vec<std::io::Error>> {
-        let identity = identity(&*self.shelf.newest(client).context("no client's Secret")?)?;
+        let identity = identity(&*self.shelf.newest(client).context("no client's Secret")?, ca_crt)?;
         let visits =
             self.targets(&[host]).into_iter().map(|target| self.runtime.block_on(visit(&target, &identity.config)).1);
         Ok(visits.filter_map(Result::err).collect())
@@ -337,7 +355,7 @@ impl<'c> World<'c> {
     }
 
     fn wait_targets(&self, client: &str, targets: Vec<Target>) -> Result<()> {
-        let identity = identity(&*self.shelf.newest(client).context("no client's Secret")?)?;
+        let identity = identity(&*self.shelf.newest(client).context("no client's Secret")?, ca_crt)?;
         for target in targets {
             let what = format!("{} to serve {} to {client}", target.address, target.host);
             let served = wait_for(&what, SOON, || {
@@ -352,7 +370,7 @@ impl<'c> World<'c> {
     /// Waits until each gateway accepts a client without a certificate.
     pub(crate) fn wait_admitted_without_certificate(&self, host: &str) -> Result<()> {
         let client = self.client_names().next().context("no client")?;
-        let identity = identity(&*self.shelf.newest(&client).context("no client's Secret")?)?;
+        let identity = identity(&*self.shelf.newest(&client).context("no client's Secret")?, ca_crt)?;
         let config = anonymous(&identity.config);
         for target in self.targets(&[host]) {
             let what = format!("{} to let anybody in to {host}", target.address);
@@ -494,6 +512,9 @@ impl<'c> World<'c> {
     pub(crate) fn finish(&mut self) -> Result<()> {
         if let Some(around) = &self.around {
             around.over.store(true, Ordering::SeqCst);
+        }
+        if let Some(mut jdk) = self.jdk.take() {
+            jdk.finish()?;
         }
         for client in self.clients.drain(..) {
             self.runtime.block_on(client).context("a client panicked")??;

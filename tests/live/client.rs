@@ -27,7 +27,7 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval_at, timeout},
 };
 use tokio_rustls::TlsConnector;
-use trustspan::trust::{anchors, bundle, certificates_under};
+use trustspan::trust::{Certificate, Secret, certificates_under};
 
 use crate::{
     journal::{Failure, Journal, Side},
@@ -52,6 +52,9 @@ pub(crate) struct Target {
 /// Describes the gateway that served a connection, by the client's port, and its certificates. For messages.
 type Served = Box<dyn Fn(u16) -> String + Send + Sync>;
 
+/// Reads the CAs that a client trusts from its Secret.
+pub(crate) type ReadTrust = fn(&Secret) -> Result<Vec<CertificateDer<'static>>>;
+
 /// State that all clients of a run share.
 pub(crate) struct ClusterSnapshot {
     pub(crate) shelf: Arc<Shelf>,
@@ -75,6 +78,7 @@ pub(crate) struct Identity {
 pub(crate) struct Client {
     pub(crate) name: String,
     pub(crate) load_once: bool,
+    pub(crate) trust: ReadTrust,
     /// The hosts to which it connects, one after the other.
     pub(crate) targets: Arc<[Target]>,
     pub(crate) around: Arc<ClusterSnapshot>,
@@ -133,7 +137,7 @@ impl Client {
 
     fn load(&self) -> Result<Identity> {
         let delivered = self.newest()?;
-        let identity = identity(&delivered).with_context(|| self.name.clone())?;
+        let identity = identity(&delivered, self.trust).with_context(|| self.name.clone())?;
         self.around.shelf.loaded(&self.name, &self.name, &identity.version, self.load_once);
         Ok(identity)
     }
@@ -194,14 +198,28 @@ impl ServerCertVerifier for ValidRoots {
     }
 }
 
+/// The bytes under a key of a Secret.
+pub(crate) fn value<'s>(secret: &'s Secret, key: &str) -> Result<&'s [u8]> {
+    secret.data.get(key).map(|bytes| bytes.as_slice()).with_context(|| format!("no {key}"))
+}
+
+/// The CAs in `ca.crt`.
+pub(crate) fn ca_crt(secret: &Secret) -> Result<Vec<CertificateDer<'static>>> {
+    Ok(CertificateDer::pem_slice_iter(value(secret, "ca.crt")?).collect::<Result<_, _>>()?)
+}
+
 /// The TLS identity in a Secret.
-pub(crate) fn identity(delivered: &Delivered) -> Result<Identity> {
+pub(crate) fn identity(delivered: &Delivered, trust: ReadTrust) -> Result<Identity> {
     let secret = &delivered.secret;
-    let pem = |key: &str| secret.data.get(key).map(|bytes| bytes.as_slice()).with_context(|| format!("no {key}"));
-    let roots = CertificateDer::pem_slice_iter(pem("ca.crt")?).collect::<Result<Vec<_>, _>>()?;
-    let ends = bundle::read(pem("ca.crt")?).into_certificates().into_iter().map(|root| root.not_after);
+    let pem = |key: &str| value(secret, key);
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let roots = ValidRoots { roots: roots.into_iter().zip(ends).collect(), provider: Arc::clone(&provider) };
+    let mut roots = ValidRoots { roots: Vec::new(), provider: Arc::clone(&provider) };
+    let mut trusted = Vec::new();
+    for root in trust(secret)? {
+        let parsed = Certificate::parse(&root)?;
+        roots.roots.push((root, parsed.not_after));
+        trusted.push(parsed);
+    }
     let chain = CertificateDer::pem_slice_iter(pem("tls.crt")?).collect::<Result<Vec<_>, _>>()?;
     let key = PrivateKeyDer::from_pem_slice(pem("tls.key")?)?;
     let mut config = ClientConfig::builder_with_provider(provider)
@@ -217,7 +235,7 @@ pub(crate) fn identity(delivered: &Delivered) -> Result<Identity> {
         config: Arc::new(config),
         version: delivered.version.clone(),
         not_after: leaf.not_after,
-        story: format!("{}, trusts {}", names(std::slice::from_ref(leaf)), names(&anchors(secret))),
+        story: format!("{}, trusts {}", names(std::slice::from_ref(leaf)), names(&trusted)),
     })
 }
 

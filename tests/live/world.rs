@@ -19,7 +19,7 @@ use tokio::{net::TcpListener, runtime::Runtime, task::JoinHandle};
 use trustspan::store::cluster::connect;
 
 use crate::{
-    client::{Client, ClusterSnapshot, Target, identity, visit},
+    client::{Client, ClusterSnapshot, Target, ca_crt, identity, visit},
     gateways::{Gateways, HOST, Sources},
     issuer::{Certificates, Data, MANAGED, Operator, PROMOTED, ROOT, SERVER},
     journal::Journal,
@@ -130,7 +130,7 @@ impl<'c> World<'c> {
         let targets: Arc<[_]> = [Target { host: HOST.to_owned(), address }].into();
         let start = |(name, load_once)| {
             let (targets, around) = (Arc::clone(&targets), Arc::clone(&around));
-            runtime.spawn(Client { name, load_once, targets, around }.run())
+            runtime.spawn(Client { name, load_once, trust: ca_crt, targets, around }.run())
         };
         let clients = certificates.clients().into_iter().map(start).collect();
         Ok(Self {
@@ -268,7 +268,7 @@ fn apply_gateway(cluster: &Cluster, ns: &str, sources: Sources, by_agent: bool) 
 
 /// Waits until each gateway accepts a client.
 fn wait_served(runtime: &Runtime, gateways: &Gateways, shelf: &Shelf, client: &str) -> Result<()> {
-    let identity = identity(&*shelf.newest(client).context("no client's Secret")?)?;
+    let identity = identity(&*shelf.newest(client).context("no client's Secret")?, ca_crt)?;
     for address in gateways.pool().addresses() {
         let target = Target { host: HOST.to_owned(), address };
         let served = wait_for(&format!("{address} to let {client} in"), SOON, || {
