@@ -9,7 +9,10 @@ use jiff::{SignedDuration, Timestamp};
 use super::rules::{Rule, applies};
 use super::snapshot::{ClientState, Snapshot, SourceState, Trust, TrustCopy};
 use super::truststores;
-use crate::api::{LeafKind, Period, Phase, PropagationDelays, RotationPolicySpec, StepName, TrustAnchor, TrustBundleTarget, WindowState};
+use crate::api::{
+    LeafKind, Period, Phase, PropagationDelays, RotationPolicySpec, StepName, TrustAnchor, TrustBundleTarget,
+    WindowState,
+};
 use crate::connectivity;
 use crate::registry::Entry;
 use crate::rotation::SecretSummary;
@@ -21,11 +24,8 @@ use crate::trust::{Certificate, Finding, bundle, field, is_distrusted};
 
 /// The propagation delays in force, with those of the policy.
 pub(super) fn delays_in_force(policy: &RotationPolicySpec, journal: &Journal, now: Timestamp) -> DelaysInForce {
-    let of_policy = || DelaysInForce {
-        delays: policy.propagation_delays.clone(),
-        objects: policy.objects,
-        fewer_since: None,
-    };
+    let of_policy =
+        || DelaysInForce { delays: policy.propagation_delays.clone(), objects: policy.objects, fewer_since: None };
     let is_fewer = |known: &&DelaysInForce| policy.objects < known.objects && applies(Rule::DelaysOutliveTheirPolicy);
     let Some(known) = journal.delays.as_ref().filter(is_fewer) else { return of_policy() };
     let kept = DelaysInForce { fewer_since: known.fewer_since.or(Some(now)), ..known.clone() };
