@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use super::blockers::{
-    Blockers, Pause, SwitchBlocker, TrustSourceBlocker, client_deadline, clients_that, config_map_blocker,
+    Blockers, Pause, SwitchBlocker, TrustSourceBlocker, client_deadline, clients_that, config_map_blocker, hold_shared, is_held,
     needs_restart, refused_reissue, restart_help, serving_deadline, unlisted_clients,
 };
 use super::bundles::{Bundles, PlannedBundle};
@@ -70,6 +70,8 @@ pub struct Plan {
     pub undistrusted: Option<String>,
     /// Since when the journal is complete, if an earlier one was lost: what gateways had before is unknown.
     pub forgotten: Option<Timestamp>,
+    /// Whether gateways of another GatewaySecret are waited for.
+    pub awaits_other_gateways: bool,
     /// The next instant at which the plan changes by itself.
     pub wake: Option<Timestamp>,
 }
@@ -175,6 +177,7 @@ fn plan_with(snapshot: &Snapshot<'_>, delays: DelaysInForce, before: &Journal, n
         cut_off_by_copy: cut_off_by_copy(&view),
         undistrusted: decided.undistrusted,
         forgotten: view.gateways_in_use.iter().find(|version| version.guessed).map(|version| version.since),
+        awaits_other_gateways: !blockers.behind.is_empty(),
         wake,
         client_bundle: bundles.clients.trust,
     };
@@ -581,6 +584,8 @@ fn promote(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
         }
     } else if let Some(blocker) = blockers.promotion.as_ref().filter(|_| signs) {
         decided.wait_for_source(step, blocker);
+    } else if let Some(pause) = blockers.shared_pause().filter(|_| signs) {
+        decided.waits.push(pause.wait(step));
     } else {
         decided.steps.push(Step::PromoteIssuer);
     }
@@ -631,6 +636,8 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
             decided.wait_for_source(step, blocker);
         }
     }
+    let held = hold_shared(view, &blockers.behind, &mut lagging);
+    decided.waits.extend(pause_waits(step, held));
     if let Some(pause) = keystores::hold(view, &mut lagging) {
         decided.hidden = Some(pause.reason.clone());
         decided.waits.push(pause.wait(step));
@@ -915,14 +922,16 @@ fn lagging(view: &View<'_>, blockers: &Blockers<'_>) -> Vec<String> {
     };
     let lags = |held: &Version| !view.has_followed(held) || trusts_old(&held.trust);
     // A client is not reissued while its Certificate's renewal policy or a server that names its hash blocks that.
-    let is_held = |name: &str| {
+    let waits = |name: &str| {
         let client = view.snapshot.clients.iter().find(|client| client.name == name);
-        client.is_some_and(|client| blockers.client_pause(client).is_some())
+        let newest = view.journal.newest_of(name);
+        let is_behind = |gateways| newest.is_some_and(|newest| is_held(view, gateways, newest));
+        client.is_some_and(|client| blockers.client_pause(client).is_some()) || blockers.behind.iter().any(is_behind)
     };
     // The journal is a map, so names are sorted.
     let lagging = view.clients_in_use.iter().filter(|(_, held)| lags(held));
     let mut names: Vec<_> = lagging.map(|(name, _)| (*name).to_owned()).collect();
-    names.retain(|name| !is_held(name));
+    names.retain(|name| !waits(name));
     names.dedup();
     names
 }
