@@ -33,6 +33,16 @@ pub fn admits(bundle: &[Certificate], presented: &[Certificate], now: Timestamp)
     Store::new(bundle, None).accepts(presented, Purpose::Client, now)
 }
 
+/// Whether gateways accept a client's chain, by the status of their GatewaySecret.
+pub fn accepts(status: &GatewaySecretStatus, chain: &[Certificate], now: Timestamp) -> bool {
+    // Names come first, since they are compared without parsing the bundle. A namespace may have many GatewaySecrets.
+    let names = |certificate: &Certificate, name: &str| {
+        [&certificate.issuer, &certificate.subject].iter().any(|own| own.eq_ignore_ascii_case(name))
+    };
+    let is_above = |anchor: &TrustAnchor| chain.iter().any(|certificate| names(certificate, &anchor.subject));
+    status.bundle.iter().any(is_above) && admits(&observed(&status.bundle), chain, now)
+}
+
 /// Whether clients are known to take their trust from the managed bundle: the CAs that it shares with all of them verify the gateways
 /// now. The bundle need not verify a server certificate of another CA, such as a public one.
 pub fn distributes(status: &GatewaySecretStatus, now: Timestamp) -> bool {

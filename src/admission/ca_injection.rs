@@ -3,6 +3,8 @@
 
 use std::collections::HashSet;
 
+use jiff::Timestamp;
+
 use super::connectivity;
 use crate::api::Mode;
 use crate::api::names::CLIENT_LABEL;
@@ -13,13 +15,32 @@ use crate::trust::{Certificate, bundle, decoded, is_distrusted};
 /// The key of a client's Secret with its trust anchors.
 pub(super) const KEY: &str = "ca.crt";
 
-/// The bundle to write into the Secret of a declared client; `None` if the Secret is not that of a declared client, or already has this bundle.
-pub(super) fn wanted(object: &Json<'_>, namespace: &str, registry: &Registry) -> Option<Vec<Certificate>> {
+/// The bundle to write into the Secret of a declared client; `None` if the Secret is not that of a declared client, or already has this bundle. It
+/// includes the bundles of other GatewaySecrets whose gateways accept the client.
+pub(super) fn wanted(
+    object: &Json<'_>,
+    old: Option<&Json<'_>>,
+    namespace: &str,
+    registry: &Registry,
+    now: Timestamp,
+) -> Option<Vec<Certificate>> {
     let entry = client_of(object, namespace, registry)?;
     let stored = decoded(object["data"].as_object()?.get(KEY).and_then(Json::as_str).unwrap_or_default())?;
     let present = certificates(&stored)?;
-    let bundle = crate::connectivity::observed(&entry.status.client_bundle);
-    if entry.spec.mode != Mode::Bundle || bundle.is_empty() {
+    let others = || {
+        let chains: Vec<_> = [old, Some(object)].into_iter().flatten().map(presented).collect();
+        let accept =
+            |other: &&Entry| chains.iter().any(|chain| crate::connectivity::accepts(&other.status, chain, now));
+        registry.others(entry).map(AsRef::as_ref).filter(accept).collect::<Vec<_>>()
+    };
+    let mut bundle = client_bundle(entry);
+    for other in others() {
+        // What the GatewaySecret of the label distrusts, its clients do not get from another one.
+        let theirs = client_bundle(other).into_iter().filter(|ca| !is_distrusted(ca, &entry.spec.distrusted_cas));
+        let new: Vec<_> = theirs.filter(|ca| !bundle.contains(ca)).collect();
+        bundle.extend(new);
+    }
+    if bundle.is_empty() {
         return None;
     }
     // The policy on a single CA compares its text, so another layout is rewritten.
@@ -38,6 +59,20 @@ fn client_of<'r>(object: &Json<'_>, namespace: &str, registry: &'r Registry) -> 
     };
     let mut entries = registry.entries().iter().map(AsRef::as_ref);
     labelled.or_else(|| entries.find(|entry| names(entry) && registry.conflict(entry).is_none()))
+}
+
+/// The clients' bundle of a GatewaySecret; empty in mode `Copy`.
+fn client_bundle(entry: &Entry) -> Vec<Certificate> {
+    match entry.spec.mode {
+        Mode::Bundle => crate::connectivity::observed(&entry.status.client_bundle),
+        Mode::Copy => Vec::new(),
+    }
+}
+
+/// The chain that a client presents.
+fn presented(object: &Json<'_>) -> Vec<Certificate> {
+    let stored = object["data"]["tls.crt"].as_str().and_then(decoded);
+    stored.map(|text| bundle::read_chain(&text).into_certificates()).unwrap_or_default()
 }
 
 /// The bundle of the GatewaySecret, followed by the other CAs that the issuer or the user wrote.
@@ -63,7 +98,7 @@ mod tests {
     use crate::api::{TrustAnchor, names::CLIENT_LABEL};
     use crate::json::json;
     use crate::registry::tests::entry;
-    use crate::trust::fixtures::{Authority, ca, parsed};
+    use crate::trust::fixtures::{Authority, ca, now, parsed};
 
     fn registry(bundle: &[&Authority]) -> Registry {
         let mut entry = entry("mesh", "root", "gateway");
@@ -77,7 +112,7 @@ mod tests {
     }
 
     fn names(object: &Json<'_>, registry: &Registry) -> Option<Vec<String>> {
-        wanted(object, "mesh", registry).map(|cas| cas.into_iter().map(|ca| ca.subject).collect())
+        wanted(object, None, "mesh", registry, now()).map(|cas| cas.into_iter().map(|ca| ca.subject).collect())
     }
 
     #[test]
@@ -116,7 +151,7 @@ mod tests {
             entry.spec.clients.namespaces = granted.iter().map(|name| (*name).to_owned()).collect();
             let mut object = client(&[&new]);
             object["metadata"]["labels"][CLIENT_LABEL] = json!(label);
-            wanted(&object, "apps", &Registry::new([entry])).map(|cas| cas.len())
+            wanted(&object, None, "apps", &Registry::new([entry]), now()).map(|cas| cas.len())
         };
         assert_eq!(names(&["apps"], "mesh_gateway"), Some(2));
         assert_eq!(names(&[], "mesh_gateway"), None, "the GatewaySecret does not list the namespace");
@@ -132,10 +167,56 @@ mod tests {
         let cas = |namespace: &str, name: &str| {
             let mut object = client(&[&new]);
             object["metadata"] = json!({"name": name.to_owned()});
-            wanted(&object, namespace, &registry).map(|cas| cas.len())
+            wanted(&object, None, namespace, &registry, now()).map(|cas| cas.len())
         };
         assert_eq!(cas("mesh", "payments"), Some(2));
         assert_eq!((cas("mesh", "checkout"), cas("apps", "payments")), (None, None));
+    }
+
+    #[test]
+    fn adds_the_bundles_of_all_gateway_secrets_whose_gateways_accept_the_client() {
+        let (own, other, foreign) = (ca("own"), ca("other"), ca("foreign"));
+        let anchors =
+            |cas: &[&Authority]| cas.iter().map(|ca| TrustAnchor::from(&parsed(ca.der()))).collect::<Vec<_>>();
+        let second = |name: &str, accepts: &Authority, bundle: &[&Authority]| {
+            let mut entry = entry("mesh", &format!("{name}-root"), name);
+            (entry.status.bundle, entry.status.client_bundle) = (anchors(&[accepts]), anchors(bundle));
+            entry
+        };
+        let registry = |entries: Vec<Entry>| {
+            let first = registry(&[&own]).entries()[0].as_ref().clone();
+            Registry::new(std::iter::once(first).chain(entries))
+        };
+        let signed = |by: &Authority| {
+            let mut object = client(&[&own]);
+            object["data"]["tls.crt"] = json!(STANDARD.encode(by.leaf("payments").pem()));
+            object
+        };
+        let names = |object: &Json<'_>, old: Option<&Json<'_>>, entries: Vec<Entry>| {
+            let wanted = wanted(object, old, "mesh", &registry(entries), now());
+            wanted.map(|cas| cas.into_iter().map(|ca| ca.subject).collect::<Vec<_>>())
+        };
+        let both = Some(vec!["CN=own".to_owned(), "CN=other".to_owned()]);
+        let accepting = || vec![second("second", &own, &[&own, &other])];
+        assert_eq!(names(&signed(&own), None, accepting()), both);
+        assert_eq!(
+            names(&signed(&foreign), Some(&signed(&own)), accepting()),
+            both,
+            "they accept the present certificate"
+        );
+        let refusing = vec![second("second", &foreign, &[&other])];
+        assert_eq!(names(&signed(&own), None, refusing), None);
+        let mut copy = accepting();
+        copy[0].spec.mode = Mode::Copy;
+        assert_eq!(names(&signed(&own), None, copy), None);
+        let mut first = registry(Vec::new()).entries()[0].as_ref().clone();
+        first.spec.distrusted_cas = vec![parsed(other.der()).fingerprint];
+        let registry = Registry::new(std::iter::once(first).chain(accepting()));
+        assert_eq!(
+            wanted(&signed(&own), None, "mesh", &registry, now()),
+            None,
+            "the label's GatewaySecret distrusts it"
+        );
     }
 
     #[test]

@@ -11,13 +11,13 @@ use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL};
 use crate::api::{Mode, TrustSourceUse};
 use crate::connectivity::{self, Broken};
 use crate::registry::{Entry, Registry, Role};
-use crate::trust::{Finding, ParsedSecret, Severities, Severity};
+use crate::trust::{Certificate, Finding, ParsedSecret, Severities, Severity};
 
 /// The connections that a write of a Secret breaks.
 pub(super) fn findings(write: &SecretWrite<'_>) -> Vec<Finding> {
     let (Ok(new), old) = (&write.new, write.old.as_ref()) else { return Vec::new() };
     let mut findings = Vec::new();
-    if let Some((entry, broken)) = broken(write, new, old) {
+    for (entry, broken) in broken(write, new, old) {
         findings.extend(broken.into_iter().filter_map(|broken| finding(entry, broken, &write.severities)));
     }
     match old {
@@ -47,33 +47,65 @@ fn of_new_sibling(write: &SecretWrite<'_>, new: &ParsedSecret<'_>) -> Vec<Findin
     found.collect()
 }
 
-/// The connections of the GatewaySecret to which the Secret belongs.
+/// The connections of the GatewaySecret to which the Secret belongs, or of those to whose gateways it connects.
 fn broken<'r>(
     write: &SecretWrite<'r>,
     new: &ParsedSecret<'_>,
     old: Option<&ParsedSecret<'_>>,
-) -> Option<(&'r Entry, Vec<Broken>)> {
+) -> Vec<(&'r Entry, Vec<Broken>)> {
     let (namespace, now) = (write.request.namespace, write.now);
-    let (entry, broken) = match write.claim {
+    match write.claim {
         Some((entry, Role::Managed)) => {
-            (entry, connectivity::managed(old?, new, &entry.status, &entry.spec.distrusted_cas, namespace, now))
+            let judge =
+                |old| connectivity::managed(old, new, &entry.status, &entry.spec.distrusted_cas, namespace, now);
+            vec![(entry, old.map(judge).unwrap_or_default())]
         }
         Some((entry, Role::CacertSibling)) if is_of_managed(new, entry) => {
             let broken = connectivity::sibling(old, new, &entry.status, &entry.spec.distrusted_cas, namespace, now);
-            (entry, broken.into_iter().collect())
+            vec![(entry, broken.into_iter().collect())]
         }
-        Some(_) => return None,
-        None => {
-            let label = new.secret.labels.get(CLIENT_LABEL).map(String::as_str);
-            let entry = declared(label, namespace, write.registry)?;
-            if entry.namespace == namespace && entry.canary_name() == Some(new.secret.name.as_str()) {
-                // The canary gets a certificate of the new CA before gateways trust it: a probe with it shows whether they do.
-                return None;
-            }
-            (entry, connectivity::client(old, new, &entry.status, &entry.spec.distrusted_cas, now))
-        }
-    };
-    Some((entry, broken))
+        Some(_) => Vec::new(),
+        None => broken_by_client(write, new, old),
+    }
+}
+
+/// The connections of a declared client: to the gateways of the GatewaySecret that its label names, and to those of others that accept its present
+/// certificate.
+fn broken_by_client<'r>(
+    write: &SecretWrite<'r>,
+    new: &ParsedSecret<'_>,
+    old: Option<&ParsedSecret<'_>>,
+) -> Vec<(&'r Entry, Vec<Broken>)> {
+    let (namespace, now) = (write.request.namespace, write.now);
+    let label = new.secret.labels.get(CLIENT_LABEL).map(String::as_str);
+    let Some(entry) = declared(label, namespace, write.registry) else { return Vec::new() };
+    // The canary gets a certificate of the new CA before gateways trust it: a probe with it shows whether they do.
+    let is_canary = |of: &Entry| of.namespace == namespace && of.canary_name() == Some(new.secret.name.as_str());
+    if is_canary(entry) {
+        return Vec::new();
+    }
+    let distrust = &entry.spec.distrusted_cas;
+    let mut all = vec![(entry, connectivity::client(old, new, &entry.status, distrust, now))];
+    let pair = old.filter(|old| old.secret.data != new.secret.data).and_then(ParsedSecret::pair);
+    let present: Vec<_> = pair.iter().flat_map(|pair| pair.chain.certificates()).cloned().collect();
+    for other in sharing(entry, &present, write.registry, now).filter(|other| !is_canary(other)) {
+        let distrust: Vec<_> = distrust.iter().chain(&other.spec.distrusted_cas).cloned().collect();
+        let name = other.name_in(namespace);
+        let broken = connectivity::client(old, new, &other.status, &distrust, now).into_iter();
+        let named = |(field, message)| (field, format!("{message}. these are gateways of GatewaySecret {name}"));
+        all.push((other, broken.map(named).collect()));
+    }
+    all
+}
+
+/// The other GatewaySecrets of the namespace of `entry` whose gateways accept a client's chain, too.
+pub(super) fn sharing<'r>(
+    entry: &'r Entry,
+    chain: &[Certificate],
+    registry: &'r Registry,
+    now: Timestamp,
+) -> impl Iterator<Item = &'r Entry> {
+    registry.others(entry).map(AsRef::as_ref).filter(move |other| connectivity::accepts(&other.status, chain, now))
 }
 
 fn finding(entry: &Entry, (field, message): Broken, severities: &Severities) -> Option<Finding> {

@@ -56,7 +56,7 @@ fn added_cas(
     registry: &Registry,
     now: Timestamp,
 ) -> PatchText {
-    let injected = || ca_injection::wanted(object, namespace, registry).map(|cas| (ca_injection::KEY, cas));
+    let injected = || ca_injection::wanted(object, old, namespace, registry, now).map(|cas| (ca_injection::KEY, cas));
     let carried = || carry_over::bundle(object, old?, now);
     let Some((key, cas)) = injected().or_else(carried) else { return PatchText::default() };
     let text: String = cas.iter().map(Certificate::pem).collect();

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
@@ -23,7 +24,7 @@ use crate::registry::{Entry, owner_of_certificate};
 use crate::rotation::journal::Journal;
 use crate::rotation::planner::{
     AdditionalSource, CaConfigMap, Canary, ClientState, FurtherCertificate, Issuance, Pending, ProbeResult, Snapshot,
-    SourceState, Trust, TrustCopy, TrustLoader,
+    SourceState, Trust, TrustCopy, TrustLoader, share_a_ca, shared_clients,
 };
 use crate::rotation::readers::{self, SourceName, TlsReader};
 use crate::rotation::{RenewalPolicy, SecretSummary, few};
@@ -57,6 +58,8 @@ pub(super) struct ClusterState {
     pub(super) bundle_readers: Vec<ClientState>,
     /// TrustConsumers and MirroredFiles that load CAs of this GatewaySecret.
     trust_loaders: Vec<TrustLoader>,
+    /// The other GatewaySecrets of the namespace.
+    other_gateway_secrets: Vec<Arc<Entry>>,
     /// Namespaces of `spec.clients.namespaces` whose Certificates the agent cannot list.
     unlisted_namespaces: Vec<String>,
     /// The stored journal.
@@ -204,6 +207,7 @@ impl ClusterState {
         entry: &Entry,
         source: Option<Value>,
         readers: Vec<TlsReader>,
+        other_gateway_secrets: Vec<Arc<Entry>>,
     ) -> Result<Self, AgentError> {
         if let Some(stored_name) = entry.left_behind() {
             let (stored_name, managed) = (stored_name.to_owned(), entry.managed_name().to_owned());
@@ -223,7 +227,7 @@ impl ClusterState {
             config_map(journal_name(&entry.name)),
             stream::iter(config_map_names(entry)).map(config_map).buffered(REQUESTS).try_collect::<Vec<_>>(),
             CertManagerState::read(client, &entry.namespace, true),
-            CertManagerState::read_others(client, entry),
+            CertManagerState::read_others(client, entry, &other_gateway_secrets),
             read_trust_loaders(client, entry),
             read_mirror_loaders(client, entry),
         );
@@ -231,7 +235,8 @@ impl ClusterState {
         let (others, unlisted) = others?;
         let mut state = Self::from_objects(entry, objects_read, ca_config_maps, journal.as_ref(), Timestamp::now());
         state.unlisted_namespaces = unlisted;
-        state.take_certificates(entry, &own, &others);
+        state.other_gateway_secrets = other_gateway_secrets;
+        state.take_certificates(entry, &own, &others, Timestamp::now());
         state.block_clients_without_bundle(client, entry).await;
         for source in readers::sources(&readers).into_iter().take(MAX_SOURCES).cloned() {
             let (stored, known) = match source.kind {
@@ -331,6 +336,7 @@ impl ClusterState {
             presented_also: Vec::new(),
             bundle_readers: Vec::new(),
             trust_loaders: Vec::new(),
+            other_gateway_secrets: Vec::new(),
             unlisted_namespaces: Vec::new(),
             journal: owned_objects::read_journal(entry, journal),
             journal_object: journal.cloned(),
@@ -348,7 +354,13 @@ impl ClusterState {
     }
 
     /// Takes the clients from cert-manager's objects, and those of `spec.clients.secretNames`, of which some have a Certificate, too.
-    fn take_certificates(&mut self, entry: &Entry, own: &CertManagerState, others: &[CertManagerState]) {
+    fn take_certificates(
+        &mut self,
+        entry: &Entry,
+        own: &CertManagerState,
+        others: &[CertManagerState],
+        now: Timestamp,
+    ) {
         let all = || std::iter::once(own).chain(others);
         for (secret, certificate) in all().flat_map(|issued| issued.certificates_of_secrets(entry)) {
             self.certificates_of_secret.entry(secret).or_default().insert(certificate);
@@ -358,7 +370,12 @@ impl ClusterState {
             let pending = own.certificate_of(name).and_then(|certificate| own.pending(certificate));
             Some(ClientState { certificate: own.issuance_of(name), pending, ..self.client(name)? })
         });
-        let mut clients = one_per_secret(all().flat_map(|issued| issued.clients(entry)).chain(named));
+        let labelled = all().flat_map(|issued| issued.clients(entry, &[entry]));
+        let mut clients = one_per_secret(labelled.chain(named));
+        let gateway_secrets: Vec<_> = self.other_gateway_secrets.iter().map(Arc::as_ref).collect();
+        let mut of_others = one_per_secret(all().flat_map(|issued| issued.clients(entry, &gateway_secrets)));
+        of_others.retain(|other| !clients.iter().any(|client| client.name == other.name));
+        clients.extend(shared_clients(of_others, &self.snapshot(entry), &self.journal, now));
         let mut source_certificate = own.issuance_of(entry.source_name());
         let mut canary_certificate = entry.canary_name().and_then(|name| own.issuance_of(name));
         let of_clients = clients.iter_mut().map(|client| (client.name.as_str(), client.certificate.as_mut()));
@@ -460,6 +477,7 @@ impl ClusterState {
             additional_trust: spec.additional_trust.iter().map(|named| self.additional_trust(named)).collect(),
             config_maps: spec.clients.ca_config_map_names.iter().map(|name| self.ca_config_map(entry, name)).collect(),
             clients: self.clients.clone(),
+            other_gateway_secrets: self.other_gateway_secrets.iter().map(Arc::as_ref).collect(),
             bundle_readers: self.bundle_readers.clone(),
             trust_loaders: self.trust_loaders.clone(),
             unlisted_namespaces: &self.unlisted_namespaces,
@@ -644,9 +662,20 @@ impl CertManagerState {
 
     /// Reads the objects in the other namespaces of clients and CAs. Returns also the namespaces that cannot be listed: an error in one
     /// namespace does not hide the clients in others.
-    async fn read_others(client: &Client, entry: &Entry) -> Result<(Vec<Self>, Vec<String>), AgentError> {
-        let has_clients = |namespace: &str| entry.client_namespaces().any(|one| one == namespace);
-        let namespaces = entry.issuing_namespaces().skip(1).map(str::to_owned);
+    async fn read_others(
+        client: &Client,
+        entry: &Entry,
+        other_gateway_secrets: &[Arc<Entry>],
+    ) -> Result<(Vec<Self>, Vec<String>), AgentError> {
+        let sharing = other_gateway_secrets.iter().filter(|other| share_a_ca(entry, other));
+        let of_sharing: BTreeSet<_> = sharing.flat_map(|other| other.client_namespaces()).map(str::to_owned).collect();
+        let has_clients =
+            |namespace: &str| of_sharing.contains(namespace) || entry.client_namespaces().any(|one| one == namespace);
+        let mut namespaces: Vec<_> = entry.issuing_namespaces().map(str::to_owned).collect();
+        namespaces
+            .extend(of_sharing.iter().filter(|further| entry.issuing_namespaces().all(|one| one != *further)).cloned());
+        // The first one is its own.
+        namespaces.remove(0);
         let read = async |name: String| (Self::read(client, &name, has_clients(&name)).await, name);
         let mut reads = std::pin::pin!(stream::iter(namespaces).map(read).buffered(REQUESTS));
         let (mut others, mut unlisted) = (Vec::new(), Vec::new());
@@ -706,15 +735,16 @@ impl CertManagerState {
         FurtherCertificate { name: name.to_owned(), chain, certificate: certificate.map(issuance) }
     }
 
-    /// The clients whose Secrets are labelled for a GatewaySecret.
-    fn clients(&self, entry: &Entry) -> Vec<ClientState> {
+    /// The clients whose Secrets are labelled for one of these GatewaySecrets, which are in the namespace of `entry`.
+    fn clients(&self, entry: &Entry, gateway_secrets: &[&Entry]) -> Vec<ClientState> {
         let template = |certificate: &DynamicObject| certificate.data["spec"]["secretTemplate"].clone();
         let client = |certificate: &DynamicObject| {
             let namespace = certificate.metadata.namespace.as_deref()?;
             let label = template(certificate)["labels"][CLIENT_LABEL].as_str()?.to_owned();
             let name = entry.qualified(namespace, certificate.data["spec"]["secretName"].as_str()?);
             // The canary is not a declared client: to test gateways, it may have a certificate that they refuse.
-            if !entry.has_client(namespace, &label) || entry.canary_name() == Some(&name) {
+            let named = gateway_secrets.iter().find(|named| named.has_client(namespace, &label))?;
+            if [entry, *named].iter().any(|one| one.canary_name() == Some(&name)) {
                 return None;
             }
             let request = self.request(certificate);
@@ -854,7 +884,7 @@ mod tests {
 
     fn state(entry: &Entry, secrets: Vec<Value>, own: &CertManagerState) -> ClusterState {
         let mut state = ClusterState::from_objects(entry, secrets, [], None, now());
-        state.take_certificates(entry, own, &[]);
+        state.take_certificates(entry, own, &[], now());
         state
     }
 
@@ -924,6 +954,38 @@ mod tests {
         });
         assert!(of_gateway.contains("makes this Certificate for Gateway edge and restores its fields"), "{of_gateway}");
         assert!(of_gateway.ends_with("there, then set spec.secretName of the Certificate to root"), "{of_gateway}");
+    }
+
+    #[test]
+    fn clients_of_another_gateway_secret_that_these_gateways_accept_are_clients_of_both() {
+        let (root, foreign) = (ca("root"), ca("foreign"));
+        let (own, mut first) = (entry("mesh", "root", "gw"), entry("mesh", "first-root", "first"));
+        first.spec.clients.namespaces = vec!["apps".to_owned()];
+        let at = "2030-01-01T00:00:00Z";
+        let issued = |namespace: &str, name: &str, label: &str, by: &Authority| {
+            let mut both = issued(name, name, Some(label), by, at);
+            both.iter_mut().for_each(|object| object.metadata.namespace = Some(namespace.to_owned()));
+            both
+        };
+        let here = cert_manager(vec![
+            issued("mesh", "payments", "first", &root),
+            issued("mesh", "foreign", "first", &foreign),
+            issued("mesh", "known", "first", &foreign),
+            issued("mesh", "unrelated", "third", &root),
+        ]);
+        let elsewhere = cert_manager(vec![
+            issued("apps", "checkout", "mesh_first", &root),
+            issued("apps", "local", "first", &root),
+        ]);
+        let names = |others: Vec<Entry>| {
+            let mut state = ClusterState::from_objects(&own, vec![secret("root", &root)], [], None, now());
+            state.journal.clients.entry("known".to_owned()).or_default();
+            state.other_gateway_secrets = others.into_iter().map(Arc::new).collect();
+            state.take_certificates(&own, &here, std::slice::from_ref(&elsewhere), now());
+            state.snapshot(&own).clients.into_iter().map(|client| client.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(vec![first.clone()]), ["apps/checkout", "known", "payments"]);
+        assert_eq!(names(Vec::new()), Vec::<String>::new());
     }
 
     #[test]

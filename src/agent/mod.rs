@@ -130,7 +130,7 @@ pub async fn run(
 /// Runs one reconciler for each GatewaySecret, what they share, and the one for TrustConsumers. All tasks end with this one.
 async fn run_as_leader(
     client: &Client,
-    cache: &RegistryCache,
+    cache: &Arc<RegistryCache>,
     leadership: &Leadership,
     settings: &Settings,
     recorder: &EventRecorder,
@@ -192,7 +192,7 @@ async fn refresh_snapshot(
 
 async fn run_reconcilers(
     budgets: &Budgets,
-    cache: &RegistryCache,
+    cache: &Arc<RegistryCache>,
     leadership: &Leadership,
     settings: &Settings,
     (snapshot, rollouts): (watch::Receiver<Arc<ClusterSnapshot>>, watch::Receiver<Arc<RolloutStatuses>>),
@@ -225,6 +225,7 @@ async fn run_reconcilers(
                         snapshot: snapshot.clone(),
                         rollouts: rollouts.clone(),
                         input: receiver,
+                        cache: cache.clone(),
                         recorder: recorder.clone(),
                         resync_interval: settings.poll,
                         legacy_copy: settings.legacy_copy,

@@ -28,6 +28,7 @@ use crate::api::{ConditionStatus, GatewaySecretStatus, SourceKind};
 use crate::health::CheckResult;
 use crate::registry::Entry;
 use crate::rotation;
+use crate::store::RegistryCache;
 use crate::store::cluster;
 
 /// Shortest time between two reconciles, so that events in quick succession do not cause one each: cert-manager issues a certificate in
@@ -35,6 +36,8 @@ use crate::store::cluster;
 const DEBOUNCE: Duration = Duration::from_millis(20);
 /// Shortest delay after an error.
 const MIN_RETRY: Duration = Duration::from_secs(2);
+/// Time until the status of other GatewaySecrets is read again whose gateways are waited for: no event reports that.
+const OTHER_GATEWAYS_INTERVAL: Duration = Duration::from_secs(5);
 /// Timeout of one write of the status. It leaves enough of the reconcile's time for the steps.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -65,6 +68,7 @@ pub(super) struct Reconciler {
     pub(super) snapshot: watch::Receiver<Arc<ClusterSnapshot>>,
     pub(super) rollouts: watch::Receiver<Arc<RolloutStatuses>>,
     pub(super) input: watch::Receiver<ReconcileInput>,
+    pub(super) cache: Arc<RegistryCache>,
     pub(super) recorder: EventRecorder,
     pub(super) resync_interval: Duration,
     pub(super) legacy_copy: Option<bool>,
@@ -277,7 +281,10 @@ impl Reconciler {
         let probe = snapshot.probe(&entry);
         // A derived target is used as if it were in the policy.
         entry.policy.probe.target = probe.as_ref().ok().map(|probe| probe.reach.clone());
-        let mut state = ClusterState::read(&self.budget.client, &entry, source, snapshot.readers(&entry)).await?;
+        let others =
+            self.cache.registry().map(|registry| registry.others(&entry).cloned().collect()).unwrap_or_default();
+        let (client, readers) = (&self.budget.client, snapshot.readers(&entry));
+        let mut state = ClusterState::read(client, &entry, source, readers, others).await?;
         self.is_read = true;
         let bundle_targets = trust_bundles::read(&self.budget.client, &entry).await;
         state.bundle_readers = trust_bundles::readers(&entry, &bundle_targets);
@@ -375,8 +382,9 @@ impl Reconciler {
         let is_probed = entry.policy.probe.target.is_some() && (plan.journal.is_converging() || is_unseen);
         let interval = if plan.journal.is_converged() { probe::CALM_INTERVAL } else { probe::INTERVAL };
         let next_probe = is_probed.then_some(interval);
+        let others = plan.awaits_other_gateways.then_some(OTHER_GATEWAYS_INTERVAL);
         let retries = [self.status_backoff.remaining(Instant::now()), self.failures.remaining(Instant::now())];
-        Ok(wake.into_iter().chain(next_probe).chain(retries.into_iter().flatten()).min())
+        Ok(wake.into_iter().chain(next_probe).chain(others).chain(retries.into_iter().flatten()).min())
     }
 
     /// Writes the status, and a reduced one where it is too large. Steps do not depend on this write: a failed one is retried with

@@ -133,6 +133,13 @@ impl Registry {
         &self.entries
     }
 
+    /// The other GatewaySecrets of the same namespace that have effect.
+    pub fn others<'r>(&'r self, entry: &'r Entry) -> impl Iterator<Item = &'r Arc<Entry>> {
+        let is_other = |other: &&Arc<Entry>| other.namespace == entry.namespace && other.name != entry.name;
+        let others = self.entries.iter().filter(is_other);
+        others.filter(|other| !other.being_deleted && self.conflict(other).is_none())
+    }
+
     /// The older GatewaySecret that claims one of the names of `entry`, or `entry` itself if two of its names are the same.
     pub fn conflict(&self, entry: &Entry) -> Option<&Entry> {
         let owner = self.conflicts.get(&entry.namespace)?.get(&entry.name)?;

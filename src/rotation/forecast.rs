@@ -231,6 +231,8 @@ impl<'s> Simulation<'s> {
                 .collect(),
             clients: self.clients.clone(),
             bundle_readers: self.bundle_readers.clone(),
+            // They get the new CA as well.
+            other_gateway_secrets: Vec::new(),
             // The agent restarts the workloads of TrustConsumers, so they block nothing.
             trust_loaders: Vec::new(),
             unlisted_namespaces: self.real.unlisted_namespaces,

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::admission::{Decision, Kind, Request, validate};
 use crate::api::names::MANAGED_LABEL;
-use crate::api::{GatewaySecretStatus, ProbeTarget, TrustSourceUse};
+use crate::api::{GatewaySecretStatus, Leaf as ActiveLeaf, LeafKind, ProbeTarget, TrustAnchor, TrustSourceUse};
 use crate::json::{Json, json};
 use crate::registry::tests::entry;
 use crate::rotation::Inventory;
@@ -414,6 +414,72 @@ fn content() -> impl Strategy<Value = Content> {
     let cas = proptest::sample::subsequence(vec![0_usize, 1, 2, 3, 4], 1..5).prop_shuffle();
     let keys = proptest::sample::select(vec![Keys::Tls, Keys::Tls, Keys::Generic, Keys::Both]);
     (cas, 0..5_usize, 0..2_usize, keys).prop_map(|(cas, ca, leaf, keys)| Content { cas, leaf: (ca, leaf), keys })
+}
+
+/// A GatewaySecret whose gateways have these CAs, and whether all have them.
+fn gateways(name: &str, bundle: &[(usize, bool)]) -> Entry {
+    let mut entry = entry("mesh", &format!("{name}-root"), name);
+    let anchor = |(ca, converged): &(usize, bool)| TrustAnchor {
+        converged: Some(*converged),
+        ..TrustAnchor::from(&Content::new(&[*ca], *ca).anchors()[0])
+    };
+    entry.status.bundle = bundle.iter().map(anchor).collect();
+    entry
+}
+
+#[test]
+fn a_client_waits_for_the_gateways_of_every_gateway_secret_that_accept_it() {
+    let [old, new] = [0, 1].map(|ca| Content::new(&[0, 1], ca).object("payments"));
+    let messages = |other: Entry, old: Option<&Json<'_>>| {
+        let registry = Registry::new([gateways("gw", &[(0, true), (1, true)]), other]);
+        let kind = Kind { group: "", version: "v1", kind: "Secret" };
+        let request = Request { name: "payments", ..Request::fixture(kind, Some(&new), old) };
+        let findings = validate(&request, &registry, &Severities::default(), at(2030)).findings;
+        let findings = findings.into_iter().filter(|finding| finding.rule == CONNECTIVITY.id);
+        findings.map(|finding| (finding.severity, finding.message)).collect::<Vec<_>>()
+    };
+    for lacking in [&[(0, true)][..], &[(1, false), (0, true)]] {
+        let messages = messages(gateways("second", lacking), Some(&old));
+        let [(Severity::Deny, message)] = messages.as_slice() else { panic!("{messages:?}") };
+        assert!(message.starts_with("tls.crt: gateways do not accept CN=leaf.example.com yet"), "{message}");
+        assert!(message.ends_with(". these are gateways of GatewaySecret second"), "{message}");
+    }
+    assert_eq!(messages(gateways("second", &[(1, true), (0, true)]), Some(&old)), []);
+    assert_eq!(
+        messages(gateways("second", &[(2, true)]), Some(&old)),
+        [],
+        "they do not accept the present certificate"
+    );
+    assert_eq!(messages(gateways("second", &[(0, true)]), None), [], "a new client has no connection yet");
+    let elsewhere = Entry { namespace: "edge".to_owned(), ..gateways("second", &[(0, true)]) };
+    assert_eq!(messages(elsewhere, Some(&old)), [], "it is in another namespace");
+    let deleted = Entry { being_deleted: true, ..gateways("second", &[(0, true)]) };
+    assert_eq!(messages(deleted, Some(&old)), []);
+}
+
+#[test]
+fn a_client_keeps_the_ca_of_what_other_gateways_serve() {
+    let [old, new] = [&[0, 1][..], &[1]].map(|cas| Content::new(cas, 1).object("payments"));
+    let mut second = gateways("second", &[(1, true)]);
+    let served = Content::new(&[0], 0).chain();
+    second.status.leaves = Some(vec![ActiveLeaf {
+        kind: LeafKind::Server,
+        namespace: "mesh".to_owned(),
+        name: "second".to_owned(),
+        subject: served[0].subject.clone(),
+        not_after: served[0].not_after,
+        pem: served[0].pem(),
+        others: Vec::new(),
+        same_names: false,
+    }]);
+    let registry = Registry::new([gateways("gw", &[(1, true)]), second]);
+    let kind = Kind { group: "", version: "v1", kind: "Secret" };
+    let request = Request { name: "payments", ..Request::fixture(kind, Some(&new), Some(&old)) };
+    let findings = validate(&request, &registry, &Severities::default(), at(2030)).findings;
+    let message =
+        findings.iter().find(|finding| finding.rule == CONNECTIVITY.id).map(|finding| finding.message.as_str());
+    assert!(message.is_some_and(|message| message.contains("gateways serve a certificate until")), "{findings:?}");
+    assert!(message.is_some_and(|message| message.ends_with("gateways of GatewaySecret second")), "{findings:?}");
 }
 
 fn step() -> impl Strategy<Value = Step> {

@@ -187,6 +187,7 @@ fn plan(lagging: &[&str]) -> planner::Plan {
         client_ca: None,
         issuer: None,
         managed: None,
+        other_gateway_secrets: Vec::new(),
         bundle_readers: Vec::new(),
         clients: Vec::new(),
         trust_loaders: Vec::new(),

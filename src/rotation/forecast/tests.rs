@@ -74,6 +74,7 @@ fn forecast_with(
         config_maps: Vec::new(),
         readers: readers(&clients),
         clients,
+        other_gateway_secrets: Vec::new(),
         bundle_readers: Vec::new(),
         trust_loaders: Vec::new(),
         unlisted_namespaces: &[],

@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use super::bundles::{config_map_fault, served_chains};
 use super::deadlines::{client_deadline, deadline, end_of_serving, switch_deadline};
 use super::history::{ReaderSource, View, holds, verifies_to_the_end};
-use super::snapshot::{CaConfigMap, ClientState, Issuance, Snapshot, SourceState, TrustCopy};
+use super::shared_clients::{GatewaysBehind, gateways_behind, signing};
+use super::snapshot::{CaConfigMap, ClientState, Issuance, REPORT_TIMEOUT, Snapshot, SourceState, TrustCopy};
 use crate::api::names::{ADOPT, CACERT_SUFFIX, managed_config_map_name};
 use crate::api::{SourceKind, StepName, TrustBundleTarget, Wait, WindowState};
 use crate::registry::Entry;
@@ -95,6 +96,8 @@ pub(super) struct Blockers<'a> {
     pub(super) issuer_deadline: Option<Timestamp>,
     /// The same gateway, until that deadline. It blocks steps after which all clients present certificates of the new CA.
     pub(super) promotion: Option<TrustSourceBlocker>,
+    /// Other GatewaySecrets that share a CA of clients, and whose gateways may lack the new one.
+    pub(super) behind: Vec<GatewaysBehind<'a>>,
     /// Why the source Secret's certificate is not reissued: gateways present the source Secret directly, and would
     /// switch at once.
     pub(super) direct: Option<String>,
@@ -114,6 +117,7 @@ impl<'a> Blockers<'a> {
             readers: readers(view),
             issuer_deadline: signing.map(|signing| deadline(view, signing.not_after)),
             promotion: None,
+            behind: gateways_behind(view),
             direct: presents_source(view),
             by_hash: clients_by_hash(view),
             unordered: unordered(view, client_bundle),
@@ -226,9 +230,63 @@ impl<'a> Blockers<'a> {
         self.is_ahead(deadline).then(|| Pause { until, ..pause }.wait(StepName::SwitchServingCertificate))
     }
 
+    /// Why the Issuer must not sign with the new CA yet: gateways of another GatewaySecret would refuse the clients, too.
+    pub(super) fn shared_pause(&self) -> Option<Pause> {
+        let pause = self.behind.iter().find_map(|gateways| gateways.pause(self.view))?;
+        self.is_ahead(self.issuer_deadline).then_some(Pause { until: self.issuer_deadline, ..pause })
+    }
+
     fn is_ahead(&self, deadline: Option<Timestamp>) -> bool {
         deadline.is_none_or(|at| self.view.now < at)
     }
+}
+
+impl GatewaysBehind<'_> {
+    /// Why certificates of the new CA have to wait: some of this GatewaySecret's clients connect to those gateways, too.
+    pub(super) fn pause(&self, view: &View<'_>) -> Option<Pause> {
+        let clients = clients_that(view, |_, held| self.accept(held, view.now))?;
+        let Entry { name, .. } = self.entry;
+        if self.is_written {
+            let reason = format!(
+                "Gateways of GatewaySecret {name} accept {clients}, too, and some may not trust the new CA yet. Status of {name} says which"
+            );
+            return Some(Pause::without_action(None, reason));
+        }
+        // The agent reconciles one after the other.
+        let since = signing(view).iter().filter_map(|ca| since(view.journal, ca)).max();
+        let is_late = since.is_some_and(|since| view.now.duration_since(since) > REPORT_TIMEOUT);
+        let reason = format!(
+            "Gateways of GatewaySecret {name} accept {clients}, too, and do not have the new CA. Add it to Secret {} or to spec.additionalTrust \
+             of {name}",
+            self.entry.client_ca_name()
+        );
+        Some(Pause { needs_action: is_late, ..Pause::for_action(reason) })
+    }
+}
+
+fn since(journal: &crate::rotation::journal::Journal, ca: &Certificate) -> Option<Timestamp> {
+    journal.client_issuers.iter().find(|issuer| issuer.certificate == *ca).map(|issuer| issuer.since)
+}
+
+/// Takes the clients out that must not be reissued yet, and returns why. Shortly before a CA that one depends on expires, nothing holds it.
+pub(super) fn hold_shared(
+    view: &View<'_>,
+    behind: &[GatewaysBehind<'_>],
+    lagging: &mut Vec<&ClientState>,
+) -> Vec<Pause> {
+    let mut pauses = Vec::new();
+    for gateways in behind {
+        let before = lagging.len();
+        lagging
+            .retain(|client| !view.journal.newest_of(&client.name).is_some_and(|held| is_held(view, gateways, held)));
+        pauses.extend(if lagging.len() < before { gateways.pause(view) } else { None });
+    }
+    pauses
+}
+
+/// Whether a version of a client stays until those gateways trust the new CA.
+pub(super) fn is_held(view: &View<'_>, gateways: &GatewaysBehind<'_>, held: &Version) -> bool {
+    gateways.accept(held, view.now) && client_deadline(view, held).is_none_or(|at| view.now < at)
 }
 
 /// The command with which a person renews a Certificate.

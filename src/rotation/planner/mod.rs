@@ -20,6 +20,7 @@ mod plan;
 mod probe;
 mod revocation;
 pub(super) mod rules;
+mod shared_clients;
 mod snapshot;
 mod truststores;
 
@@ -31,6 +32,8 @@ pub use blockers::{SwitchBlocker, TrustSourceBlocker};
 pub(super) use keystores::successor_wait;
 pub use plan::{PairOf, Plan, Step, plan};
 pub(super) use revocation::list_source;
+#[cfg(feature = "edge")]
+pub(crate) use shared_clients::{share_a_ca, shared_clients};
 pub use snapshot::{
     AdditionalSource, Answer, CaConfigMap, Canary, ClientState, Endpoint, FurtherCertificate, Issuance, LoadedTrust,
     Pending, ProbeResult, REPORT_TIMEOUT, Shown, Snapshot, SourceState, Trust, TrustCopy, TrustLoader,

@@ -10,8 +10,10 @@ use super::snapshot::Issuance;
 const SHORTEST: SignedDuration = SignedDuration::from_secs(15);
 /// The time after a change in which an issuer may still sign with what it has cached. After that its configuration is wrong.
 const INFORMED: SignedDuration = SignedDuration::from_mins(1);
-/// The time in which an issuer answers.
+/// The time in which an issuer answers. After that a person has to look into it.
 const ANSWERED: SignedDuration = SignedDuration::from_mins(2);
+/// The time after which a request without an answer makes room for others.
+const MAKES_ROOM: SignedDuration = SignedDuration::from_secs(30);
 /// cert-manager's backoff after an issuance that failed: an hour, doubled by each further failure, at most 32 hours
 /// (`shouldBackoffReissuingOnFailure`, `pkg/controller/certificates/trigger`). A requested issuance would not wait for it.
 const AFTER_FAILURE: SignedDuration = SignedDuration::from_hours(1);
@@ -45,7 +47,11 @@ pub(super) fn pause(
     if now >= after(wait) {
         return None;
     }
-    let until_end = deadline().map(|end| (end.duration_since(last) / 4).max(ANSWERED));
+    // More often before the deadline; afterwards with growing intervals again.
+    let until_end = deadline().map(|end| match end.duration_since(last) {
+        ahead if ahead.is_positive() => (ahead / 4).max(ANSWERED),
+        over => over.abs().max(ANSWERED),
+    });
     let next = after(until_end.map_or(wait, |most| wait.min(most)));
     if now >= next {
         return None;
@@ -76,13 +82,17 @@ fn backoff(certificate: &Issuance) -> SignedDuration {
 
 /// Whether a certificate is being issued, and its issuer does not answer.
 fn is_stuck(certificate: &Issuance, now: Timestamp) -> bool {
+    has_waited(certificate, ANSWERED, now)
+}
+
+fn has_waited(certificate: &Issuance, time: SignedDuration, now: Timestamp) -> bool {
     let waited = certificate.issuing.map(|since| now.duration_since(since));
-    waited.is_some_and(|waited| waited >= ANSWERED) && applies(Rule::StuckRequestsDoNotDelayOthers)
+    waited.is_some_and(|waited| waited >= time) && applies(Rule::StuckRequestsDoNotDelayOthers)
 }
 
 /// Whether a certificate is being issued, and its issuer may answer soon.
 pub(super) fn is_in_progress(certificate: &Issuance, now: Timestamp) -> bool {
-    certificate.is_issuing() && !is_stuck(certificate, now)
+    certificate.is_issuing() && !has_waited(certificate, MAKES_ROOM, now)
 }
 
 fn describe(name: &str) -> String {

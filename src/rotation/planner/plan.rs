@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use super::blockers::{
-    Blockers, Pause, SwitchBlocker, TrustSourceBlocker, clients_that, config_map_blocker, needs_restart,
-    refused_reissue, restart_help, unlisted_clients,
+    Blockers, Pause, SwitchBlocker, TrustSourceBlocker, clients_that, config_map_blocker, hold_shared, is_held,
+    needs_restart, refused_reissue, restart_help, unlisted_clients,
 };
 use super::bundles::{Bundles, LeftOut, PlannedBundle};
 use super::deadlines::{client_deadline, last_reissue, serving_deadline};
@@ -71,6 +71,8 @@ pub struct Plan {
     pub undistrusted: Option<String>,
     /// Since when the journal is complete, if an earlier one was lost: what gateways had before is unknown.
     pub forgotten: Option<Timestamp>,
+    /// Whether gateways of another GatewaySecret are waited for.
+    pub awaits_other_gateways: bool,
     /// The next instant at which the plan changes by itself.
     pub wake: Option<Timestamp>,
 }
@@ -176,6 +178,7 @@ fn plan_with(snapshot: &Snapshot<'_>, delays: DelaysInForce, before: &Journal, n
         cut_off_by_copy: cut_off_by_copy(&view),
         undistrusted: decided.undistrusted,
         forgotten: view.gateways_in_use.iter().find(|version| version.guessed).map(|version| version.since),
+        awaits_other_gateways: !blockers.behind.is_empty(),
         wake,
         client_bundle: bundles.clients.trust,
     };
@@ -598,6 +601,8 @@ fn promote(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
         }
     } else if let Some(blocker) = blockers.promotion.as_ref().filter(|_| signs) {
         decided.wait_for_source(step, blocker);
+    } else if let Some(pause) = blockers.shared_pause().filter(|_| signs) {
+        decided.waits.push(pause.wait(step));
     } else {
         decided.steps.push(Step::PromoteIssuer);
     }
@@ -648,6 +653,8 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
             decided.wait_for_source(step, blocker);
         }
     }
+    let held = hold_shared(view, &blockers.behind, &mut lagging);
+    decided.waits.extend(pause_waits(step, held));
     if let Some(pause) = keystores::hold(view, &mut lagging) {
         decided.hidden = Some(pause.reason.clone());
         decided.waits.push(pause.wait(step));
@@ -675,18 +682,26 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
         let deadline = || newest(client).and_then(|newest| client_deadline(view, newest));
         match pace::pause(certificate, changed, deadline, view.now) {
             Some(pause) => pauses.push(pause),
-            None => {
-                names.push(certificate.name.clone());
-                due.extend(Some(certificate).filter(|certificate| !certificate.is_issuing()));
-            }
+            None if certificate.is_issuing() => names.push(certificate.name.clone()),
+            None => due.push(certificate),
         }
     }
     decided.waits.extend(pause_waits(step, pauses));
     let certificates = view.snapshot.clients.iter().filter_map(|client| client.certificate.as_ref());
     let in_progress: Vec<_> = certificates.filter(|certificate| pace::is_in_progress(certificate, view.now)).collect();
     let room = AT_ONCE.saturating_sub(in_progress.len());
-    for certificate in in_turn(due, &in_progress).into_iter().take(room) {
+    let due = in_turn(due, &in_progress);
+    let (asked, delayed) = due.split_at(room.min(due.len()));
+    for certificate in asked {
         decided.reissue(certificate);
+        names.push(certificate.name.clone());
+    }
+    if let Some(delayed) = few(delayed.iter().map(|certificate| certificate.name.clone())) {
+        decided.wait(
+            step,
+            None,
+            format!("cert-manager is asked for {AT_ONCE} certificates at once, and next for {delayed}"),
+        );
     }
     if let Some(names) = few(names) {
         decided.wait(step, None, format!("cert-manager reissues {names}"));
@@ -927,14 +942,16 @@ fn lagging(view: &View<'_>, blockers: &Blockers<'_>) -> Vec<String> {
     };
     let lags = |version: &Version| !view.has_followed(version) || trusts_old(&version.trust);
     // A client is not reissued while its Certificate's renewal policy or a server that names its hash blocks that.
-    let is_held = |name: &str| {
+    let waits = |name: &str| {
         let client = view.snapshot.clients.iter().find(|client| client.name == name);
-        client.is_some_and(|client| blockers.client_pause(client).is_some())
+        let newest = view.journal.newest_of(name);
+        let is_behind = |gateways| newest.is_some_and(|newest| is_held(view, gateways, newest));
+        client.is_some_and(|client| blockers.client_pause(client).is_some()) || blockers.behind.iter().any(is_behind)
     };
     // The journal is a map, so names are sorted.
     let lagging = view.clients_in_use.iter().filter(|(_, held)| lags(held));
     let mut names: Vec<_> = lagging.map(|(name, _)| (*name).to_owned()).collect();
-    names.retain(|name| !is_held(name));
+    names.retain(|name| !waits(name));
     names.dedup();
     names
 }

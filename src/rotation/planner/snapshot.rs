@@ -34,8 +34,10 @@ pub struct Snapshot<'a> {
     pub additional_trust: Vec<AdditionalSource<'a>>,
     /// The ConfigMaps of `spec.clients.caConfigMapNames`.
     pub config_maps: Vec<CaConfigMap<'a>>,
-    /// The declared clients.
+    /// The declared clients, also those of other GatewaySecrets whose certificates these gateways accept.
     pub clients: Vec<ClientState>,
+    /// The other GatewaySecrets of the namespace: their gateways may accept the same clients.
+    pub other_gateway_secrets: Vec<&'a Entry>,
     /// Readers of an object of `spec.trustBundleTargets`: clients without a certificate.
     pub bundle_readers: Vec<ClientState>,
     /// TrustConsumers and MirroredFiles that load the managed Secret or what a client reads.

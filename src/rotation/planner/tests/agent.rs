@@ -65,6 +65,7 @@ impl Reading {
             issuer: facts(ISSUER),
             managed: facts(MANAGED),
             bundle_readers: self.bundle_readers.clone(),
+            other_gateway_secrets: Vec::new(),
             clients: self.clients.clone(),
             trust_loaders: self.trust_loaders.clone(),
             unlisted_namespaces: &[],

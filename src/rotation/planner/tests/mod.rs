@@ -32,6 +32,7 @@ mod revert;
 mod revocation;
 mod scene;
 mod several_signers;
+mod shared_clients;
 mod thousand_clients;
 mod traffic;
 mod waits;

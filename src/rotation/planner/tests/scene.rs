@@ -52,6 +52,7 @@ pub(super) struct Scene {
     pub(super) bundle_readers: Vec<ClientState>,
     pub(super) trust_loaders: Vec<TrustLoader>,
     pub(super) unlisted_namespaces: Vec<String>,
+    pub(super) other_gateway_secrets: Vec<Entry>,
     /// `spec.renewal` of the client's Certificate, and of the source Secret's.
     pub(super) renewal: [RenewalPolicy; 2],
     pub(super) journal: Journal,
@@ -126,6 +127,7 @@ impl Scene {
             bundle_readers: Vec::new(),
             trust_loaders: Vec::new(),
             unlisted_namespaces: Vec::new(),
+            other_gateway_secrets: Vec::new(),
             renewal: [RenewalPolicy::Anytime, RenewalPolicy::Anytime],
             journal: Journal::default(),
             now: now(),
@@ -161,6 +163,7 @@ impl Scene {
             clients,
             trust_loaders: self.trust_loaders.clone(),
             unlisted_namespaces: &self.unlisted_namespaces,
+            other_gateway_secrets: self.other_gateway_secrets.iter().collect(),
             source_certificate: Some(Issuance {
                 name: "gateway".to_owned(),
                 issued: self.issued,

@@ -123,7 +123,10 @@ fn of_a_thousand_clients_the_only_one_of_the_old_ca_is_not_cut_off() {
     let mut unlisted = entry;
     unlisted.status.unlisted_clients = Some(7);
     let found = denied(unlisted.clone(), &other, &both);
-    assert!(found.iter().any(|message| message.contains("certificates of 7 declared clients do not fit")), "{found:?}");
+    assert!(
+        found.iter().any(|message| message.contains("certificates of 7 declared clients are not in status")),
+        "{found:?}"
+    );
     assert_eq!(denied(unlisted, &both, &other), [""; 0], "a CA may come");
 }
 

@@ -18,10 +18,14 @@ enum Act {
 }
 
 /// A part of the reason, and whether a person has to act. More specific texts come first.
-const WAITS: [(&str, Act); 49] = [
+const WAITS: [(&str, Act); 52] = [
+    // Gateways of other GatewaySecrets with the same clients: steps PromoteIssuer and ReissueClients.
+    ("too, and some may not trust the new CA yet", Act::No),
+    ("too, and do not have the new CA. Add it to", Act::Sometimes),
     // Requests of certificates.
     ("its issuer has not answered since", Act::Yes),
     ("its issuance failed at", Act::Yes),
+    ("certificates at once, and next for", Act::No),
     ("and does not have the new CA. If this lasts", Act::Sometimes),
     // Bundles.
     ("is not added to the bundle", Act::Yes),
