@@ -199,11 +199,12 @@ impl<'a> Blockers<'a> {
             known.filter(|ca| verifies_to_the_end(std::slice::from_ref(ca), served, now)).collect();
         let breaks_others = breaks(&sufficient);
         // What an unknown client trusts matters only if the next certificate has another CA.
-        let lagging = clients_that(view, |name, held| lags(name, &held.trust) || held.is_unknown() && breaks_others);
+        let lagging =
+            clients_that(view, |name, version| lags(name, &version.trust) || version.is_unknown() && breaks_others);
         let blocker_of = |clients| SwitchBlocker::of(view, served, clients);
         let (pause, blocker) = match lagging {
             Some(names) => {
-                let needs_action = needs_restart(view, |name, held| lags(name, &held.trust));
+                let needs_action = needs_restart(view, |name, version| lags(name, &version.trust));
                 let help = restart_help(needs_action);
                 let reason =
                     format!("Not every client trusts the CA of the new serving certificate yet: {names}{help}");
@@ -269,7 +270,7 @@ fn since(journal: &crate::rotation::journal::Journal, ca: &Certificate) -> Optio
 }
 
 /// Takes the clients out that must not be reissued yet, and returns why. Shortly before a CA that one depends on expires, nothing holds it.
-pub(super) fn hold_shared(
+pub(super) fn block_shared(
     view: &View<'_>,
     behind: &[GatewaysBehind<'_>],
     lagging: &mut Vec<&ClientState>,
@@ -277,16 +278,17 @@ pub(super) fn hold_shared(
     let mut pauses = Vec::new();
     for gateways in behind {
         let before = lagging.len();
-        lagging
-            .retain(|client| !view.journal.newest_of(&client.name).is_some_and(|held| is_held(view, gateways, held)));
+        lagging.retain(|client| {
+            !view.journal.newest_of(&client.name).is_some_and(|version| is_blocked_by(view, gateways, version))
+        });
         pauses.extend(if lagging.len() < before { gateways.pause(view) } else { None });
     }
     pauses
 }
 
 /// Whether a version of a client stays until those gateways trust the new CA.
-pub(super) fn is_held(view: &View<'_>, gateways: &GatewaysBehind<'_>, held: &Version) -> bool {
-    gateways.accept(held, view.now) && client_deadline(view, held).is_none_or(|at| view.now < at)
+pub(super) fn is_blocked_by(view: &View<'_>, gateways: &GatewaysBehind<'_>, version: &Version) -> bool {
+    gateways.accept(version, view.now) && client_deadline(view, version).is_none_or(|at| view.now < at)
 }
 
 /// The command with which a person renews a Certificate.
@@ -317,12 +319,12 @@ pub(super) fn clients_that(view: &View<'_>, is: impl Fn(&str, &Version) -> bool)
         if view.snapshot.all_clients().any(|client| client.name == name) {
             return name.to_owned();
         }
-        let held = view.clients_in_use.iter().filter(|(held_by, _)| *held_by == name);
-        let end = held.filter_map(|(_, version)| version.chain.first()).map(|leaf| leaf.not_after).max();
+        let version = view.clients_in_use.iter().filter(|(held_by, _)| *held_by == name);
+        let end = version.filter_map(|(_, version)| version.chain.first()).map(|leaf| leaf.not_after).max();
         let until = end.map_or("its certificate expires, at an unknown time".to_owned(), |end| end.to_string());
         format!("{name} (its Secret is no longer declared, but a workload that loaded it may use it until {until})")
     };
-    few(view.clients_in_use.iter().filter(|(name, held)| is(name, held)).map(|(name, _)| label(name)))
+    few(view.clients_in_use.iter().filter(|(name, version)| is(name, version)).map(|(name, _)| label(name)))
 }
 
 /// Whether a client may use a version for which `is` holds although its Secret has a newer one for which it does not,
@@ -330,7 +332,7 @@ pub(super) fn clients_that(view: &View<'_>, is: impl Fn(&str, &Version) -> bool)
 pub(super) fn needs_restart(view: &View<'_>, is: impl Fn(&str, &Version) -> bool) -> bool {
     let loads_once = |name: &str| view.snapshot.clients.iter().any(|client| client.name == name && client.loads_once);
     let has_it = |name: &str| view.journal.newest_of(name).is_some_and(|newest| !is(name, newest));
-    view.clients_in_use.iter().any(|(name, held)| is(name, held) && has_it(name) && loads_once(name))
+    view.clients_in_use.iter().any(|(name, version)| is(name, version) && has_it(name) && loads_once(name))
 }
 
 /// What follows the names of clients that do not trust a CA yet. `needs_action`: see [`needs_restart`].

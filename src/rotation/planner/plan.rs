@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use super::blockers::{
-    Blockers, Pause, SwitchBlocker, TrustSourceBlocker, clients_that, config_map_blocker, hold_shared, is_held,
+    Blockers, Pause, SwitchBlocker, TrustSourceBlocker, block_shared, clients_that, config_map_blocker, is_blocked_by,
     needs_restart, refused_reissue, restart_help, unlisted_clients,
 };
 use super::bundles::{Bundles, LeftOut, PlannedBundle};
@@ -276,11 +276,13 @@ fn cut_off_by_copy(view: &View<'_>) -> Vec<String> {
     let (Some(source), Some(managed), Mode::Bundle) = (source, snapshot.managed, view.entry.spec.mode) else {
         return Vec::new();
     };
-    let is_refused =
-        |held: &Version| admits(&managed.anchors, &held.chain, now) && !admits(&source.anchors, &held.chain, now);
-    let refuses =
-        |held: &Version| verifies(&held.trust, &managed.chain, now) && !verifies(&held.trust, &source.chain, now);
-    let lost = view.clients_in_use.iter().filter(|(_, held)| is_refused(held) || refuses(held));
+    let is_refused = |version: &Version| {
+        admits(&managed.anchors, &version.chain, now) && !admits(&source.anchors, &version.chain, now)
+    };
+    let refuses = |version: &Version| {
+        verifies(&version.trust, &managed.chain, now) && !verifies(&version.trust, &source.chain, now)
+    };
+    let lost = view.clients_in_use.iter().filter(|(_, version)| is_refused(version) || refuses(version));
     let mut names: Vec<_> = lost.map(|(name, _)| (*name).to_owned()).collect();
     names.dedup();
     names
@@ -653,8 +655,8 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
             decided.wait_for_source(step, blocker);
         }
     }
-    let held = hold_shared(view, &blockers.behind, &mut lagging);
-    decided.waits.extend(pause_waits(step, held));
+    let blocked = block_shared(view, &blockers.behind, &mut lagging);
+    decided.waits.extend(pause_waits(step, blocked));
     if let Some(pause) = keystores::hold(view, &mut lagging) {
         decided.hidden = Some(pause.reason.clone());
         decided.waits.push(pause.wait(step));
@@ -945,7 +947,7 @@ fn lagging(view: &View<'_>, blockers: &Blockers<'_>) -> Vec<String> {
     let waits = |name: &str| {
         let client = view.snapshot.clients.iter().find(|client| client.name == name);
         let newest = view.journal.newest_of(name);
-        let is_behind = |gateways| newest.is_some_and(|newest| is_held(view, gateways, newest));
+        let is_behind = |gateways| newest.is_some_and(|newest| is_blocked_by(view, gateways, newest));
         client.is_some_and(|client| blockers.client_pause(client).is_some()) || blockers.behind.iter().any(is_behind)
     };
     // The journal is a map, so names are sorted.
