@@ -73,6 +73,20 @@ impl<'c> Kept<'c> {
         self.cluster.apply(self.ns, &client.to_string()).map(drop)
     }
 
+    /// The same with the keys of Istio's generic Secrets, which take precedence: admission adds CAs to `ca.crt` only.
+    pub(crate) fn write_generic_client(&self, name: &str, authority: &Authority, trust: &[&Authority]) -> Result<()> {
+        let (certificate, key) = authority.issue_client(name)?;
+        let bundle: String = trust.iter().map(|authority| authority.pem()).collect();
+        let client = json!({
+            "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": { "name": name },
+            "stringData": {
+                "cacert": bundle, "cert": certificate, "key": key,
+                "ca.crt": bundle, "tls.crt": certificate, "tls.key": key,
+            },
+        });
+        self.cluster.apply(self.ns, &client.to_string()).map(drop)
+    }
+
     /// Sets a field of the GatewaySecret's spec.
     pub(crate) fn set(&self, field: &str, value: &Value) -> Result<()> {
         self.patch("gatewaysecret/gateway", field, value)
@@ -138,7 +152,9 @@ impl<'c> Kept<'c> {
 
     /// Waits until the rotation is in a phase.
     pub(crate) fn wait_phase(&self, phase: &str) -> Result<()> {
-        wait_for(&format!("phase {phase}"), SOON, || Ok(self.status()?["phase"] == phase))
+        let waited = wait_for(&format!("phase {phase}"), SOON, || Ok(self.status()?["phase"] == phase));
+        waited
+            .with_context(|| self.status().map_or_else(|error| error.to_string(), |status| status["waits"].to_string()))
     }
 
     /// Waits until a condition has this reason, and a message with these words.

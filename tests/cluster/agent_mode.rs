@@ -52,7 +52,7 @@ impl Rotation<'_> {
     fn migrate(&self) -> Result<()> {
         self.converge()?;
         self.kept.write_client_with("storefront", &self.new, &[&self.new, &self.old])?;
-        self.kept.write_client_with("shop", &self.new, &[&self.old])?;
+        self.kept.write_generic_client("shop", &self.new, &[&self.old])?;
         self.kept.wait_bundle(&[&self.new])?;
         self.kept.wait_phase("ClientsMigrated")
     }
@@ -141,7 +141,7 @@ fn the_mode_there_and_back_at_leaf_switched(cluster: &Cluster) -> Result<()> {
         rotation.migrate()?;
         // As far as the agent knows, some gateway still serves the old certificate, so clients keep its CA.
         kept.set_gateway_delay("1h")?;
-        kept.write_client_with("shop", new, &[new, old])?;
+        kept.write_generic_client("shop", new, &[new, old])?;
         kept.wait_phase("ServingCertificateSwitched")?;
         rotation.there_and_back("ServingCertificateSwitched", &[], &[new])
     })

@@ -345,6 +345,9 @@ fn decide(view: &View<'_>, blockers: &Blockers<'_>, bundles: &Bundles, canary: O
         );
         decided.wait_for_action(StepName::ExpandTrust, reason);
     }
+    for left_out in [&bundles.gateways.left_out, &bundles.clients.left_out].into_iter().flatten() {
+        decided.waits.push(left_out_pause(left_out).wait(StepName::ExpandTrust));
+    }
     for reason in expired_signers(view) {
         decided.wait_for_action(StepName::ExpandTrust, reason);
     }
@@ -422,9 +425,6 @@ fn write_managed(view: &View<'_>, blockers: &Blockers<'_>, bundles: &Bundles, de
             pair
         }
     };
-    if let Some(left_out) = &gateways.left_out {
-        decided.waits.push(left_out_pause(left_out).wait(StepName::ExpandTrust));
-    }
     if let Some(trust) = bundles.sibling.clone() {
         let is_first = matches!(view.snapshot.managed_sibling, TrustCopy::Absent);
         match sibling_blocker(view).filter(|_| is_first) {
