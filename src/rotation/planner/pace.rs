@@ -9,7 +9,7 @@ use super::snapshot::Issuance;
 /// The shortest time between two requests for one certificate. It doubles while a request does not help.
 const SHORTEST: SignedDuration = SignedDuration::from_secs(15);
 /// The time after a change in which an issuer may still sign with what it has cached. After that its configuration is wrong.
-const INFORMED: SignedDuration = SignedDuration::from_mins(1);
+const INFORMED: SignedDuration = SignedDuration::from_secs(10);
 /// The time in which an issuer answers. After that a person has to look into it.
 const ANSWERED: SignedDuration = SignedDuration::from_mins(2);
 /// The time after which a request without an answer makes room for others.
@@ -66,7 +66,8 @@ pub(super) fn pause(
              CA (now {issuer}). It is requested again at {next}"
         ),
     };
-    let needs_action = of_failure.is_some() || wait >= INFORMED;
+    let is_informed = |issued: Timestamp| issued.duration_since(changed) >= INFORMED;
+    let needs_action = of_failure.is_some() || helped.is_some_and(is_informed);
     Some(Pause { until: Some(next), reason, needs_action })
 }
 
