@@ -31,6 +31,9 @@ fn clients(plan: &Plan, overdue: &[&str]) -> Said {
     }
     match (few(overdue), &plan.unlisted_clients) {
         (None, Some(reason)) => (ConditionStatus::Unknown, "NotListed", sentence(reason)),
+        (None, None) if plan.pinned.is_some() => {
+            (ConditionStatus::False, "Pinned", sentence(plan.pinned.as_deref().unwrap_or_default()))
+        }
         (None, None) if !plan.unknown_clients.is_empty() => {
             let names = few(&plan.unknown_clients).unwrap_or_default();
             let message = format!(

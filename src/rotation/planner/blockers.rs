@@ -102,7 +102,7 @@ pub(super) struct Blockers<'a> {
     /// switch at once.
     pub(super) direct: Option<String>,
     /// The clients whose present certificate a server names by its hash, and why they are not reissued.
-    by_hash: Option<(BTreeSet<&'a str>, String)>,
+    pub(super) by_hash: Option<(BTreeSet<&'a str>, String)>,
     /// Why the clients' bundle must not be written where readers may use its CAs in any order.
     pub(super) unordered: Option<String>,
 }

@@ -44,6 +44,8 @@ pub struct Plan {
     pub unlisted_clients: Option<String>,
     /// Declared clients that still use or trust only an old CA although their reissue was requested, by name.
     pub lagging: Vec<String>,
+    /// Why clients are not reissued that a server accepts only by the hash of their certificate, and what to do.
+    pub pinned: Option<String>,
     /// Why clients are not reissued whose Java truststore would hide a CA, and what to do.
     pub hidden: Option<String>,
     /// Declared clients whose certificates are unknown, by name.
@@ -156,6 +158,9 @@ fn plan_with(snapshot: &Snapshot<'_>, delays: DelaysInForce, before: &Journal, n
         view.gateways_in_use.iter().all(|version| version.trust.contains(ca))
             && sibling.iter().all(|version| holds(&version.trust, std::slice::from_ref(*ca), now))
     };
+    let by_hash = blockers.by_hash.as_ref().map(|(_, reason)| reason.clone());
+    let blocks = |reason: &String| decided.waits.iter().any(|wait| wait.reason.contains(reason.as_str()));
+    let pinned = by_hash.filter(blocks);
     let mut plan = Plan {
         phase: phase(&view, &blockers, &bundles.gateways),
         journal: Journal::default(),
@@ -165,6 +170,7 @@ fn plan_with(snapshot: &Snapshot<'_>, delays: DelaysInForce, before: &Journal, n
         waits: decided.waits,
         unlisted_clients: unlisted_clients(snapshot),
         lagging: if decided.hidden.is_none() { lagging(&view, &blockers) } else { Vec::new() },
+        pinned,
         hidden: decided.hidden,
         unknown_clients: unknown_clients(&view),
         cut_off: Vec::new(),
