@@ -24,7 +24,7 @@ pub(crate) const SIDE_BY_SIDE: usize = 3;
 /// Longer than a rotation takes on a loaded machine.
 const ROTATED: Duration = Duration::from_secs(120);
 /// Longer than a rotation takes until it is blocked, on a loaded machine.
-const ARRIVED: Duration = Duration::from_secs(120);
+const ARRIVED: Duration = Duration::from_secs(240);
 /// A rotation that has not continued after this many handshakes counts as blocked.
 pub(crate) const BLOCKED: u32 = 500;
 /// Clients have loaded new certificates after this many handshakes.
