@@ -25,8 +25,6 @@ pub struct TlsSettings<'a> {
     /// SHA-256 hashes of the certificates, or of their public keys, to which peers are limited
     /// (`verifyCertificateHash`, `verifyCertificateSpki`).
     pub pins: Vec<&'a str>,
-    /// Whether peers are limited by the names in their certificates (`subjectAltNames`).
-    pub limits_names: bool,
 }
 
 /// The source of the CAs with which a gateway verifies peers.

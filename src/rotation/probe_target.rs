@@ -48,8 +48,7 @@ pub fn probe<'o>(
     let hosts = hosts(entry, gateways, pods);
     let host = hosts
         .first()
-        .ok_or("no Gateway that trustspan knows serves the managed Secret and takes its clients' CAs from it without limiting \
-             them by hash or name; to probe one that does, set probe.target with a clientSecretName whose certificate it accepts")?;
+        .ok_or("no Gateway that trustspan knows serves the managed Secret and takes its clients' CAs from it")?;
     let labels: BTreeMap<_, _> =
         entry.spec.workload_labels.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
     let objects = pods.iter().copied().chain(services);
@@ -93,9 +92,7 @@ fn follows(settings: &TlsSettings<'_>, entry: &Entry, pods: &[&Value]) -> bool {
         &settings.trust,
         TrustSource::Secret { place, name } if *name == entry.managed_name() && is_looked_up_by(place, entry, pods)
     );
-    // A server that limits clients refuses the agent's canary with any content, so a refusal would say nothing.
-    let is_open = settings.pins.is_empty() && !settings.limits_names;
-    presents && trusts && is_open && !settings.is_upstream
+    presents && trusts && !settings.is_upstream
 }
 
 /// The name that a client would request (SNI): Istio hosts may have a namespace as prefix, and in both APIs the first label may be a wildcard.
@@ -154,8 +151,6 @@ mod tests {
             json!({"mode": "SIMPLE", "credentialName": "gw"}),
             json!({"mode": "MUTUAL", "credentialName": "gw", "caCertCredentialName": "partners-cacert"}),
             json!({"mode": "MUTUAL", "credentialName": "root"}),
-            json!({"mode": "MUTUAL", "credentialName": "gw", "subjectAltNames": ["shop.example.com"]}),
-            json!({"mode": "MUTUAL", "credentialName": "gw", "verifyCertificateHash": ["00"]}),
         ] {
             let why = hosts_of(&[gateway("apps", tls.clone(), host())]).unwrap_err();
             assert!(why.contains("no Gateway"), "{tls}: {why}");

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::AgentError;
 use super::cluster_state::{ClusterState, from_watch_cache};
 use crate::registry::Entry;
-use crate::rotation::planner::{Endpoint, ProbeResult};
+use crate::rotation::planner::{Answer, Endpoint, ProbeResult, Shown};
 use crate::rotation::probe_target::Probe;
 use canary::ClientIdentity;
 use targets::Target;
@@ -88,22 +88,26 @@ impl Prober {
     }
 }
 
-/// Probes all targets, each with one host after the other until it presents a certificate. Without a canary only that certificate is
-/// reported.
+/// Probes all targets, each with one host after the other until it presents a certificate and shows whether it trusts the canary's CA: some
+/// servers limit clients by name or hash. Without a canary only the certificate is reported.
 async fn probe_all(targets: Vec<Target>, hosts: &[String], canary: Option<ClientIdentity>) -> ProbeResult {
     let certified = canary.as_ref().map(|presented| &presented.certified);
     let end = Instant::now() + PROBE_TIMEOUT;
     let probe = |target: Target| async move {
-        let mut shown = Err(String::new());
-        let mut at = Timestamp::now();
+        let (mut at, mut shown) = (Timestamp::now(), Err(String::new()));
         let deadline = end.min(Instant::now() + CONNECTION_TIMEOUT);
         for host in hosts {
-            at = Timestamp::now();
-            shown = match &target.socket {
+            let since = Timestamp::now();
+            let next = match &target.socket {
                 Ok(socket) => tls_session::connect(*socket, host, certified.cloned(), deadline).await,
                 Err(error) => Err(error.clone()),
             };
-            if shown.is_ok() {
+            let shows_trust = |next: &Shown| matches!(next.canary, Some(Answer::Accepted | Answer::Untrusted));
+            let is_enough = next.as_ref().is_ok_and(|next| certified.is_none() || shows_trust(next));
+            if is_enough || shown.is_err() {
+                (at, shown) = (since, next);
+            }
+            if is_enough {
                 break;
             }
         }

@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
-use crate::rotation::planner::{Answer, Shown};
+use crate::rotation::planner::Answer;
 use crate::trust::Secret;
 use crate::trust::fixtures::{Authority, Leaf, ca_with, parsed, secret};
 
@@ -115,7 +115,7 @@ async fn reports_the_serving_certificate_and_the_answer_to_the_canary() {
         );
         assert_eq!(
             shown(gateway, Some(&canary(&strangers))).await,
-            expected(&leaf, Some(Answer::Refused)),
+            expected(&leaf, Some(Answer::Untrusted)),
             "{version:?}"
         );
         assert_eq!(shown(gateway, None).await, expected(&leaf, None), "{version:?}");
@@ -193,7 +193,7 @@ async fn a_signed_canary_is_accepted_by_gateways_that_trust_its_ca() {
     let leaf = leaf(&ca("servers"), HOST);
     for version in VERSIONS {
         let gateway = gateway(Served::new(&leaf, &leaf), Some(&clients), version).await;
-        for (authority, answer) in [(&clients, Answer::Accepted), (&others, Answer::Refused)] {
+        for (authority, answer) in [(&clients, Answer::Accepted), (&others, Answer::Untrusted)] {
             let pair = secret(&[("tls.crt", &authority.pem()), ("tls.key", &authority.key_pem())]);
             let signed = canary::sign(&pair, Timestamp::now()).unwrap();
             let result = probe_all(vec![target(gateway)], &[HOST.to_owned()], Some(signed)).await;

@@ -48,7 +48,7 @@ pub(super) async fn connect(
     let answer = match outcome {
         Ok(true) => Some(Answer::Accepted),
         Ok(false) => None,
-        Err(error) => is_refusal(&error).then_some(Answer::Refused),
+        Err(error) => refusal(&error),
     };
     Ok(Shown { leaf, canary: answer.filter(|_| resolver.was_presented.load(Ordering::Relaxed)) })
 }
@@ -78,20 +78,24 @@ async fn is_accepted(stream: TcpStream, config: Arc<ClientConfig>, name: ServerN
     Ok(tls.read(&mut [0]).await? > 0)
 }
 
-/// Whether an error is an alert that refuses the client's certificate (RFC 8446 §6.2).
-fn is_refusal(error: &io::Error) -> bool {
+/// What an alert says about the client's certificate (RFC 8446 §6.2). Envoy verifies the path first, so it sends alerts about the CA before
+/// those about a name or a hash.
+fn refusal(error: &io::Error) -> Option<Answer> {
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    let Some(rustls::Error::AlertReceived(alert)) = tls else { return false };
-    matches!(
-        alert,
+    let Some(rustls::Error::AlertReceived(alert)) = tls else { return None };
+    match alert {
+        // BoringSSL sends the second one if the bundle has a CA of that name with another key, and the third if it has an expired certificate
+        // of the CA.
+        AlertDescription::UnknownCA | AlertDescription::DecryptError | AlertDescription::CertificateExpired => {
+            Some(Answer::Untrusted)
+        }
         AlertDescription::BadCertificate
-            | AlertDescription::UnsupportedCertificate
-            | AlertDescription::CertificateRevoked
-            | AlertDescription::CertificateExpired
-            | AlertDescription::CertificateUnknown
-            | AlertDescription::UnknownCA
-            | AlertDescription::AccessDenied
-    )
+        | AlertDescription::UnsupportedCertificate
+        | AlertDescription::CertificateRevoked
+        | AlertDescription::CertificateUnknown
+        | AlertDescription::AccessDenied => Some(Answer::Refused),
+        _ => None,
+    }
 }
 
 /// Records the leaf certificate of a server that proves possession of its key.

@@ -67,7 +67,6 @@ fn tls_settings<'a>(object: &'a Json<'a>, namespace: &'a str) -> Vec<TlsSettings
             is_upstream: true,
             hosts: Vec::new(),
             pins: Vec::new(),
-            limits_names: false,
         })
     };
     settings(object).filter_map(of).collect()

@@ -38,7 +38,6 @@ fn tls_settings<'a>(object: &'a Json<'a>, namespace: &'a str) -> Vec<TlsSettings
         is_upstream: false,
         hosts: Vec::new(),
         pins: pins.clone(),
-        limits_names: validation.find("subjectAltNames").is_some(),
     };
     validation.get("caCertificateRefs").items().map(of).collect()
 }

@@ -106,7 +106,6 @@ fn tls_settings<'a>(object: &'a Json<'a>, namespace: &'a str) -> Vec<TlsSettings
         is_upstream: true,
         hosts: Vec::new(),
         pins: Vec::new(),
-        limits_names: false,
     }));
     all
 }
@@ -131,7 +130,6 @@ fn of_listener<'a>(listener: &JsonPath<'a>, gateway: &JsonPath<'a>, namespace: &
         is_upstream: false,
         hosts: hosts.clone(),
         pins: Vec::new(),
-        limits_names: false,
     };
     match certificates.first() {
         _ if !authorities.is_empty() => authorities.into_iter().map(|(node, trust)| settings(node, trust)).collect(),

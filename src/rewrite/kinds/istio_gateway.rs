@@ -100,10 +100,9 @@ fn settings<'a>(server: &JsonPath<'a>, proxies: &Place<'a>) -> Option<TlsSetting
     };
     let presents: Vec<_> = presented(tls, proxies).map(Named::from).collect();
     let pins = tls.texts("verifyCertificateHash").chain(tls.texts("verifyCertificateSpki")).collect();
-    let limits_names = tls.texts("subjectAltNames").next().is_some();
     let is_used = !presents.is_empty() || trust != TrustSource::NotVerified;
     let hosts = server.texts("hosts").collect();
-    is_used.then_some(TlsSettings { deciding_field, presents, trust, is_upstream: false, hosts, pins, limits_names })
+    is_used.then_some(TlsSettings { deciding_field, presents, trust, is_upstream: false, hosts, pins })
 }
 
 fn explicit_trust<'a>(tls: &JsonPath<'a>, proxies: &Place<'a>) -> TrustSource<'a> {

@@ -140,9 +140,7 @@ impl<'a> Evidence<'a> {
         let differing = |at: usize, seen: Vec<String>| if is_newest[at] { Vec::new() } else { seen };
         let seen = Sightings {
             leaf: with(&version.seen.leaf, &|shown| Some(has_leaf(shown))),
-            bundle: with(&version.seen.bundle, &|shown| {
-                shown.canary.filter(|_| differs).map(|answer| answer == Answer::Refused)
-            }),
+            bundle: with(&version.seen.bundle, &|shown| shown.canary.filter(|_| differs).map(lacks_ca)),
             consumers,
         };
         Sightings { leaf: differing(0, seen.leaf), bundle: differing(1, seen.bundle), ..seen }
@@ -151,6 +149,15 @@ impl<'a> Evidence<'a> {
 
 fn serves(version: &Version, shown: &Shown) -> bool {
     version.chain.first().is_some_and(|leaf| leaf.fingerprint == shown.leaf)
+}
+
+/// Whether an answer shows that the canary's CA is not trusted.
+fn lacks_ca(answer: Answer) -> bool {
+    match answer {
+        Answer::Accepted => false,
+        Answer::Untrusted => true,
+        Answer::Refused => !applies(Rule::RefusalsNameTheirReason),
+    }
 }
 
 impl Endpoint {
@@ -302,8 +309,17 @@ fn mute_canary(view: &View<'_>, probe: &ProbeResult) -> Option<String> {
     if narrower.any(|version| evidence.admits_canary(version)) {
         return Some(format!("its certificate {held} is of a CA that gateways trusted before, too. {fix}"));
     }
-    let is_silent = |endpoint: &&Endpoint| endpoint.shown.as_ref().is_ok_and(|shown| shown.canary.is_none());
-    let silent = few(probe.endpoints.iter().filter(is_silent).map(Endpoint::pod_and_address))?;
+    let answering = |answer: Option<Answer>| {
+        let answers = |endpoint: &&Endpoint| endpoint.shown.as_ref().is_ok_and(|shown| shown.canary == answer);
+        few(probe.endpoints.iter().filter(answers).map(Endpoint::pod_and_address))
+    };
+    if let Some(names) = answering(Some(Answer::Refused)) {
+        return Some(format!(
+            "its certificate {held} is rejected for another reason than its CA by {names}. A server that limits clients by name or hash does \
+             so: let probe.target.clientSecretName name a certificate that it accepts"
+        ));
+    }
+    let silent = answering(None)?;
     Some(format!("neither accepted nor rejected by {silent}. Let gateways request client certificates"))
 }
 

@@ -20,6 +20,8 @@ pub(in crate::rotation) enum Rule {
     ProbeUntilSteady,
     /// What gateways have shown counts after they cannot be probed any more.
     SightingsOutliveTheirTarget,
+    /// A gateway that refuses the canary for another reason than its CA may trust that CA.
+    RefusalsNameTheirReason,
     /// A CA that has expired is not a successor of one that has not.
     ExpiredCasHoldNothing,
     /// A bundle with which gateways would refuse a client that they accept is not written.

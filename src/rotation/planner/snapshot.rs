@@ -279,6 +279,8 @@ pub struct Shown {
 pub enum Answer {
     /// The connection was accepted.
     Accepted,
-    /// The certificate was rejected.
+    /// The CA of the certificate is not trusted, or what is trusted of it has expired.
+    Untrusted,
+    /// The certificate was rejected for another reason, such as its name or hash. That is no proof that its CA is trusted.
     Refused,
 }

@@ -11,7 +11,7 @@ use crate::rotation::journal::Journal;
 use crate::rotation::planner::{Answer, Canary, Endpoint, Issuance, Plan, ProbeResult, Shown, Step};
 use crate::trust::content_hash;
 use crate::trust::fixtures::{Authority, ca, parsed};
-use Answer::{Accepted, Refused};
+use Answer::{Accepted, Refused, Untrusted};
 
 pub(super) const ONE: &str = "10.0.0.1:8443";
 pub(super) const TWO: &str = "10.0.0.2:8443";
@@ -91,8 +91,9 @@ fn a_bundle_that_not_every_endpoint_shows_waits_for_the_propagation_delay() {
     let (of_new, of_old) = (pair(&new, "canary"), pair(&old, "canary"));
     let source = Scene::steady(&old).source;
     let good = (ONE, Ok((&source, Some(Accepted))));
-    let cases: [(&str, Option<&SecretSummary>, Vec<Sight<'_>>); 7] = [
-        ("one refuses it", Some(&of_new), vec![good, (TWO, Ok((&source, Some(Refused))))]),
+    let cases: [(&str, Option<&SecretSummary>, Vec<Sight<'_>>); 8] = [
+        ("one refuses it", Some(&of_new), vec![good, (TWO, Ok((&source, Some(Untrusted))))]),
+        ("one refuses its name", Some(&of_new), vec![good, (TWO, Ok((&source, Some(Refused))))]),
         ("one does not answer", Some(&of_new), vec![good, (TWO, Ok((&source, None)))]),
         ("one is not reached", Some(&of_new), vec![good, (TWO, Err("connection refused"))]),
         ("none is there", Some(&of_new), vec![]),
@@ -144,9 +145,9 @@ fn the_propagation_delay_does_not_end_a_content_that_a_probe_found_in_use() {
     let mut scene = expanded(&old, &new);
     let (source, canary) = (scene.source.clone(), pair(&new, "canary"));
     let good = (ONE, Ok((&source, Some(Accepted))));
-    scene.see(Some(&canary), &[good, (TWO, Ok((&source, Some(Refused))))]);
+    scene.see(Some(&canary), &[good, (TWO, Ok((&source, Some(Untrusted))))]);
     scene.pass(HOUR);
-    scene.see(Some(&canary), &[good, (TWO, Ok((&source, Some(Refused))))]);
+    scene.see(Some(&canary), &[good, (TWO, Ok((&source, Some(Untrusted))))]);
     let plan = scene.reconcile();
     assert_eq!((plan.phase, plan.steps.as_slice()), (Phase::TrustExpanded, &[][..]));
     let wait = plan.waits.iter().find(|wait| wait.reason.contains(TWO)).expect("a wait that names it");
@@ -267,9 +268,10 @@ fn says_why_an_unusable_canary_shows_nothing() {
     let cases = [
         (None, false, None, "Secret canary does not exist"),
         (Some(&of_new), false, None, "holds no certificate with its key"),
-        (Some(&ended), true, Some(Refused), "expired at"),
-        (Some(&strange), true, Some(Refused), "of no CA of the new bundle"),
+        (Some(&ended), true, Some(Untrusted), "expired at"),
+        (Some(&strange), true, Some(Untrusted), "of no CA of the new bundle"),
         (Some(&of_old), true, Some(Accepted), "trusted before, too"),
+        (Some(&of_new), true, Some(Refused), "rejected for another reason than its CA by 10.0.0.1:8443"),
         (Some(&of_new), true, None, "neither accepted nor rejected by 10.0.0.1:8443"),
     ];
     for (held, shown, answer, why) in cases {
@@ -278,7 +280,7 @@ fn says_why_an_unusable_canary_shows_nothing() {
         assert!(reason.contains(why), "{why}: {reason}");
     }
     assert_eq!(published(&old, &new, Some(&of_new), true, Some(Accepted)), (1, String::new()));
-    assert_eq!(published(&old, &new, Some(&of_new), true, Some(Refused)), (0, String::new()));
+    assert_eq!(published(&old, &new, Some(&of_new), true, Some(Untrusted)), (0, String::new()));
 }
 
 #[test]
@@ -304,7 +306,7 @@ fn an_endpoint_that_rejects_a_canary_of_the_next_ca_may_have_any_earlier_content
     let (served, canary) = (scene.source.clone(), pair(&next, "canary"));
     scene.now += HOUR;
     scene.ca = source(&next);
-    scene.see(Some(&canary), &[(ONE, Ok((&served, Some(Refused))))]);
+    scene.see(Some(&canary), &[(ONE, Ok((&served, Some(Untrusted))))]);
     let plan = scene.reconcile();
     assert_eq!(plan.converged, [parsed(old.der())]);
     scene.take(&plan);
@@ -314,8 +316,23 @@ fn an_endpoint_that_rejects_a_canary_of_the_next_ca_may_have_any_earlier_content
     // A canary of another issuer is never accepted, so nothing waits for it.
     let mut scene = expanded(&old, &new);
     scene.now += HOUR;
-    scene.see(Some(&canary), &[(ONE, Ok((&served, Some(Refused))))]);
+    scene.see(Some(&canary), &[(ONE, Ok((&served, Some(Untrusted))))]);
     assert_eq!(scene.reconcile().converged, [&new, &old].map(|ca| parsed(ca.der())));
+}
+
+#[test]
+fn a_gateway_that_refuses_the_canary_for_its_name_has_no_earlier_content_after_the_delay() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = expanded(&old, &new);
+    let (source, canary) = (scene.source.clone(), pair(&new, "canary"));
+    // It takes the new bundle over in between.
+    for answer in [Untrusted, Refused] {
+        scene.see(Some(&canary), &[(ONE, Ok((&source, Some(answer))))]);
+        assert!(!scene.promotes(), "{answer:?}");
+        scene.reconcile();
+    }
+    scene.now += scene.entry.policy.propagation_delays.gateways.duration();
+    assert!(scene.promotes());
 }
 
 #[test]
@@ -323,7 +340,7 @@ fn a_wait_names_pod_and_address() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = expanded(&old, &new);
     let (source, canary) = (scene.source.clone(), pair(&new, "canary"));
-    scene.see(Some(&canary), &[(ONE, Ok((&source, Some(Refused))))]);
+    scene.see(Some(&canary), &[(ONE, Ok((&source, Some(Untrusted))))]);
     scene.probe_result.as_mut().unwrap().endpoints[0].pod = Some("gateway-a".to_owned());
     let plan = scene.reconcile();
     assert!(plan.waits.iter().any(|wait| wait.reason.contains("gateway-a (10.0.0.1:8443)")), "{:?}", plan.waits);

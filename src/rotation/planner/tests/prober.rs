@@ -15,6 +15,8 @@ pub(super) struct Prober {
     /// Whether gateways sometimes load a write only long after the propagation delay. In such a run every probe
     /// succeeds, since the planner could not know it otherwise.
     pub(super) hangs: bool,
+    /// Whether the server that is probed limits clients by name, and the canary has another one.
+    limits_names: bool,
     /// Whether no Service can be found to probe.
     pub(super) is_lost: bool,
     /// The canary, and the CA that signed it.
@@ -32,6 +34,7 @@ impl Cluster {
         // While a CA ends, a gateway that takes its successor over too late cannot be helped.
         self.prober.hangs = way == 3 && self.first_lifetime != SHORT_LIFETIME;
         let canary = self.prober.hangs || self.chance(2);
+        self.prober.limits_names = !self.prober.hangs && self.chance(4);
         self.entry.policy.probe.target = (way > 1).then(|| ProbeTarget {
             service_name: "gateway".to_owned(),
             port_name: "https".to_owned(),
@@ -81,8 +84,9 @@ impl Cluster {
         };
         let answers = !canary.is_empty() && !fails(self);
         let canary = answers.then(|| match connectivity::admits(&loaded.facts.anchors, canary, self.now) {
+            true if self.prober.limits_names => Answer::Refused,
             true => Answer::Accepted,
-            false => Answer::Refused,
+            false => Answer::Untrusted,
         });
         Endpoint {
             address,

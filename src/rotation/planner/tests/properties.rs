@@ -49,7 +49,7 @@ fn some(seed: &mut Seed, of: &[Event]) -> Vec<Event> {
 }
 
 /// Each rule that histories can show to be necessary, and the kind of history.
-const NECESSARY: [(Rule, Kind); 8] = [
+const NECESSARY: [(Rule, Kind); 9] = [
     (Rule::Pace, HARMLESS_EVENTS),
     (Rule::StuckRequestsDoNotDelayOthers, HARMLESS_EVENTS),
     (Rule::UnknownIsLagging, HARMLESS_EVENTS),
@@ -58,10 +58,12 @@ const NECESSARY: [(Rule, Kind); 8] = [
     (Rule::DelaysOutliveTheirPolicy, HARMLESS_EVENTS),
     (Rule::ProbeUntilSteady, HARMLESS_EVENTS),
     (Rule::SightingsOutliveTheirTarget, HARMLESS_EVENTS),
+    (Rule::RefusalsNameTheirReason, HARMLESS_EVENTS),
 ];
 
 /// Those that a few histories notice.
-const NOTICED_EARLY: [Rule; 3] = [Rule::UnknownIsLagging, Rule::TheEndOverridesClients, Rule::ChainsAreReissued];
+const NOTICED_EARLY: [Rule; 4] =
+    [Rule::UnknownIsLagging, Rule::TheEndOverridesClients, Rule::ChainsAreReissued, Rule::RefusalsNameTheirReason];
 
 /// `TRUSTSPAN_TAKEN_BACK` is the number of histories within which each must be noticed. Without it only some are tried, in 20 histories.
 #[test]

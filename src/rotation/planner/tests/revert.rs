@@ -17,7 +17,7 @@ fn a_gateway_without_the_new_ca_has_no_earlier_content_after_the_way_back() {
     scene.take(&plan);
     scene.reconcile();
     let (served, canary) = (scene.source.clone(), pair(&new, "canary"));
-    let refused = [ONE, TWO].map(|address| (address, Ok((&served, Some(Answer::Refused)))));
+    let refused = [ONE, TWO].map(|address| (address, Ok((&served, Some(Answer::Untrusted)))));
     scene.see(Some(&canary), &refused);
     assert_eq!(scene.reconcile().endpoints.map(|endpoints| endpoints.stale), Some(2), "the new CA was just added");
     scene.entry.spec.mode = Mode::Copy;
