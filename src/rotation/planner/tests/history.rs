@@ -524,8 +524,10 @@ impl Cluster {
             self.run_until(self.now + seconds(1));
         }
         let start = self.now;
+        // What comes later is over before the CA ends, or finds it replaced.
+        let last_event = if self.first_lifetime == SHORT_LIFETIME { IN_TIME } else { 2 * HOUR };
         for event in events.iter().copied() {
-            let when = start + seconds(self.seed.below(2 * HOUR));
+            let when = start + seconds(self.seed.below(last_event));
             self.at(when, move |cluster| cluster.happen(event));
         }
         if self.first_lifetime == SHORT_LIFETIME {
