@@ -158,9 +158,6 @@ fn plan_with(snapshot: &Snapshot<'_>, delays: DelaysInForce, before: &Journal, n
         view.gateways_in_use.iter().all(|version| version.trust.contains(ca))
             && sibling.iter().all(|version| holds(&version.trust, std::slice::from_ref(*ca), now))
     };
-    let by_hash = blockers.by_hash.as_ref().map(|(_, reason)| reason.clone());
-    let blocks = |reason: &String| decided.waits.iter().any(|wait| wait.reason.contains(reason.as_str()));
-    let pinned = by_hash.filter(blocks);
     let mut plan = Plan {
         phase: phase(&view, &blockers, &bundles.gateways),
         journal: Journal::default(),
@@ -170,7 +167,7 @@ fn plan_with(snapshot: &Snapshot<'_>, delays: DelaysInForce, before: &Journal, n
         waits: decided.waits,
         unlisted_clients: unlisted_clients(snapshot),
         lagging: if decided.hidden.is_none() { lagging(&view, &blockers) } else { Vec::new() },
-        pinned,
+        pinned: decided.pinned,
         hidden: decided.hidden,
         unknown_clients: unknown_clients(&view),
         cut_off: Vec::new(),
@@ -300,6 +297,7 @@ struct Decided {
     waits: Vec<Wait>,
     switch_blocker: Option<SwitchBlocker>,
     undistrusted: Option<String>,
+    pinned: Option<String>,
     hidden: Option<String>,
 }
 
@@ -647,6 +645,9 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
         pauses.extend(pause);
         is_free
     });
+    // The waits may count this reason without its text.
+    let by_hash = blockers.by_hash.as_ref().map(|(_, reason)| reason);
+    decided.pinned = by_hash.filter(|reason| pauses.iter().any(|pause| pause.reason == **reason)).cloned();
     decided.waits.extend(pause_waits(step, pauses));
     // A client that no gateway accepts any more can be reissued regardless.
     let is_admitted = |held: &Version| {
