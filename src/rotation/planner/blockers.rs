@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use super::bundles::{config_map_fault, served_chains};
-use super::deadlines::{client_deadline, deadline, end_of_serving, switch_deadline};
-use super::history::{ReaderSource, View, holds, verifies_to_the_end};
-use super::shared_clients::{GatewaysBehind, gateways_behind, signing};
-use super::snapshot::{CaConfigMap, ClientState, Issuance, REPORT_TIMEOUT, Snapshot, SourceState, TrustCopy};
+use super::deadlines::{client_deadline, deadline, end_of_serving, is_ahead, switch_deadline};
+use super::history::{ReaderSource, View, admits, holds, verifies_to_the_end};
+use super::shared_clients::{GatewaysBehind, gateways_behind};
+use super::snapshot::{CaConfigMap, ClientState, Issuance, Snapshot, SourceState, TrustCopy};
 use crate::api::names::{ADOPT, CACERT_SUFFIX, managed_config_map_name};
 use crate::api::{SourceKind, StepName, TrustBundleTarget, Wait, WindowState};
 use crate::registry::Entry;
@@ -17,6 +17,9 @@ use crate::rotation::journal::Version;
 use crate::rotation::name_list::few;
 use crate::rotation::readers::{SourceName, TlsReader, is_among, sibling_or_self};
 use crate::trust::Certificate;
+
+/// The command with which a person renews a Certificate.
+const RENEW: &str = "cmctl renew";
 
 /// Why disruptive steps wait.
 #[derive(Clone, Debug)]
@@ -145,7 +148,7 @@ impl<'a> Blockers<'a> {
             return Some(Pause { until: deadline, ..Pause::for_action(reason) });
         }
         let blocker = certificate.renewal.blocker(self.view.now)?;
-        let renew = renew_command(name);
+        let renew = command_for(RENEW, name);
         let advice = match deadline {
             Some(at) => format!(
                 "Renew it before {at}, when it is reissued regardless because a CA that it depends on expires: {renew}"
@@ -168,8 +171,8 @@ impl<'a> Blockers<'a> {
         if self.pause.is_none() && by_hash.is_none() && !certificate.is_some_and(is_closed) {
             return None;
         }
-        let held = self.view.journal.newest_of(&client.name);
-        let deadline = held.and_then(|held| client_deadline(self.view, held));
+        let newest = self.view.journal.newest_of(&client.name);
+        let deadline = newest.and_then(|newest| client_deadline(self.view, newest));
         let by_hash = by_hash.filter(|_| self.is_ahead(deadline));
         let by_hash = by_hash.map(|(_, reason)| Pause { until: deadline, ..Pause::for_action(reason.as_str()) });
         self.reissue_pause(certificate, deadline).or(by_hash)
@@ -238,64 +241,15 @@ impl<'a> Blockers<'a> {
     }
 
     fn is_ahead(&self, deadline: Option<Timestamp>) -> bool {
-        deadline.is_none_or(|at| self.view.now < at)
+        is_ahead(self.view, deadline)
     }
 }
 
-impl GatewaysBehind<'_> {
-    /// Why certificates of the new CA have to wait: some of this GatewaySecret's clients connect to those gateways, too.
-    pub(super) fn pause(&self, view: &View<'_>) -> Option<Pause> {
-        let clients = clients_that(view, |_, held| self.accept(held, view.now))?;
-        let Entry { name, .. } = self.entry;
-        if self.is_written {
-            let reason = format!(
-                "Gateways of GatewaySecret {name} accept {clients}, too, and some may not trust the new CA yet. Status of {name} says which"
-            );
-            return Some(Pause::without_action(None, reason));
-        }
-        // The agent reconciles one after the other.
-        let since = signing(view).iter().filter_map(|ca| since(view.journal, ca)).max();
-        let is_late = since.is_some_and(|since| view.now.duration_since(since) > REPORT_TIMEOUT);
-        let reason = format!(
-            "Gateways of GatewaySecret {name} accept {clients}, too, and do not have the new CA. Add it to Secret {} or to spec.additionalTrust \
-             of {name}",
-            self.entry.client_ca_name()
-        );
-        Some(Pause { needs_action: is_late, ..Pause::for_action(reason) })
-    }
-}
-
-fn since(journal: &crate::rotation::journal::Journal, ca: &Certificate) -> Option<Timestamp> {
-    journal.client_issuers.iter().find(|issuer| issuer.certificate == *ca).map(|issuer| issuer.since)
-}
-
-/// Takes the clients out that must not be reissued yet, and returns why. Shortly before a CA that one depends on expires, nothing holds it.
-pub(super) fn block_shared(
-    view: &View<'_>,
-    behind: &[GatewaysBehind<'_>],
-    lagging: &mut Vec<&ClientState>,
-) -> Vec<Pause> {
-    let mut pauses = Vec::new();
-    for gateways in behind {
-        let before = lagging.len();
-        lagging.retain(|client| {
-            !view.journal.newest_of(&client.name).is_some_and(|version| is_blocked_by(view, gateways, version))
-        });
-        pauses.extend(if lagging.len() < before { gateways.pause(view) } else { None });
-    }
-    pauses
-}
-
-/// Whether a version of a client stays until those gateways trust the new CA.
-pub(super) fn is_blocked_by(view: &View<'_>, gateways: &GatewaysBehind<'_>, version: &Version) -> bool {
-    gateways.accept(version, view.now) && client_deadline(view, version).is_none_or(|at| view.now < at)
-}
-
-/// The command with which a person renews a Certificate.
-fn renew_command(certificate: &str) -> String {
+/// A command for a Certificate: `cmctl renew checkout -n apps`.
+pub(super) fn command_for(command: &str, certificate: &str) -> String {
     match certificate.split_once('/') {
-        Some((namespace, name)) => format!("cmctl renew {name} -n {namespace}"),
-        None => format!("cmctl renew {certificate}"),
+        Some((namespace, name)) => format!("{command} {name} -n {namespace}"),
+        None => format!("{command} {certificate}"),
     }
 }
 
@@ -303,7 +257,7 @@ fn renew_command(certificate: &str) -> String {
 pub(super) fn refused_reissue(certificate: &Issuance) -> Option<Pause> {
     let (name, refused) = (&certificate.name, certificate.refused.as_ref().filter(|_| !certificate.is_issuing())?);
     let refused = refused.trim_end_matches('.');
-    let renew = renew_command(name);
+    let renew = command_for(RENEW, name);
     Some(Pause::for_action(format!("Certificate {name} is not reissued. {refused}. Or renew it yourself: {renew}")))
 }
 
@@ -313,14 +267,20 @@ impl SwitchBlocker {
     }
 }
 
+/// Whether a CA of clients that gateways know, taken alone, accepts a version of a client.
+pub(super) fn is_admitted(view: &View<'_>, version: &Version) -> bool {
+    let mut known = view.journal.client_issuers.iter().map(|issuer| std::slice::from_ref(&issuer.certificate));
+    known.any(|ca| admits(ca, &version.chain, view.now))
+}
+
 /// The names of clients that may use a version for which `is` holds, as text.
 pub(super) fn clients_that(view: &View<'_>, is: impl Fn(&str, &Version) -> bool) -> Option<String> {
     let label = |name: &str| {
         if view.snapshot.all_clients().any(|client| client.name == name) {
             return name.to_owned();
         }
-        let version = view.clients_in_use.iter().filter(|(held_by, _)| *held_by == name);
-        let end = version.filter_map(|(_, version)| version.chain.first()).map(|leaf| leaf.not_after).max();
+        let versions = view.clients_in_use.iter().filter(|(client, _)| *client == name);
+        let end = versions.filter_map(|(_, version)| version.chain.first()).map(|leaf| leaf.not_after).max();
         let until = end.map_or("its certificate expires, at an unknown time".to_owned(), |end| end.to_string());
         format!("{name} (its Secret is no longer declared, but a workload that loaded it may use it until {until})")
     };
