@@ -27,6 +27,8 @@ pub struct TlsSettings<'a> {
     pub pins: Vec<&'a str>,
     /// Whether peers are limited by the names in their certificates (`subjectAltNames`).
     pub limits_names: bool,
+    /// The annotation by which cert-manager makes a Certificate for each Secret that is presented.
+    pub issuer_annotation: Option<&'static str>,
 }
 
 /// The source of the CAs with which a gateway verifies peers.

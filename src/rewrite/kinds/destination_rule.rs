@@ -68,6 +68,7 @@ fn tls_settings<'a>(object: &'a Json<'a>, namespace: &'a str) -> Vec<TlsSettings
             hosts: Vec::new(),
             pins: Vec::new(),
             limits_names: false,
+            issuer_annotation: None,
         })
     };
     settings(object).filter_map(of).collect()

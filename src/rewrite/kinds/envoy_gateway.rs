@@ -39,6 +39,7 @@ fn tls_settings<'a>(object: &'a Json<'a>, namespace: &'a str) -> Vec<TlsSettings
         hosts: Vec::new(),
         pins: pins.clone(),
         limits_names: validation.find("subjectAltNames").is_some(),
+        issuer_annotation: None,
     };
     validation.get("caCertificateRefs").items().map(of).collect()
 }

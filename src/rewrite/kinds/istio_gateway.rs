@@ -103,7 +103,16 @@ fn settings<'a>(server: &JsonPath<'a>, proxies: &Place<'a>) -> Option<TlsSetting
     let limits_names = tls.texts("subjectAltNames").next().is_some();
     let is_used = !presents.is_empty() || trust != TrustSource::NotVerified;
     let hosts = server.texts("hosts").collect();
-    is_used.then_some(TlsSettings { deciding_field, presents, trust, is_upstream: false, hosts, pins, limits_names })
+    is_used.then_some(TlsSettings {
+        deciding_field,
+        presents,
+        trust,
+        is_upstream: false,
+        hosts,
+        pins,
+        limits_names,
+        issuer_annotation: None,
+    })
 }
 
 fn explicit_trust<'a>(tls: &JsonPath<'a>, proxies: &Place<'a>) -> TrustSource<'a> {
