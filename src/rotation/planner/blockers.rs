@@ -6,12 +6,14 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use super::bundles::{config_map_fault, served_chains};
+use super::clients::{clients_that, needs_restart, restart_help};
 use super::deadlines::{client_deadline, deadline, end_of_serving, is_ahead, switch_deadline};
-use super::history::{ReaderSource, View, admits, holds, verifies_to_the_end};
+use super::history::{ReaderSource, View, holds, verifies_to_the_end};
+use super::pause::{Pause, command_for};
 use super::shared_clients::{GatewaysBehind, gateways_behind};
 use super::snapshot::{CaConfigMap, ClientState, Issuance, Snapshot, SourceState, TrustCopy};
 use crate::api::names::{ADOPT, CACERT_SUFFIX, managed_config_map_name};
-use crate::api::{SourceKind, StepName, TrustBundleTarget, Wait, WindowState};
+use crate::api::{SourceKind, StepName, TrustBundleTarget, Wait};
 use crate::registry::Entry;
 use crate::rotation::journal::Version;
 use crate::rotation::name_list::few;
@@ -20,50 +22,6 @@ use crate::trust::Certificate;
 
 /// The command with which a person renews a Certificate.
 const RENEW: &str = "cmctl renew";
-
-/// Why disruptive steps wait.
-#[derive(Clone, Debug)]
-pub(in crate::rotation) struct Pause {
-    /// When it ends without a person.
-    pub(super) until: Option<Timestamp>,
-    pub(in crate::rotation) reason: String,
-    /// Whether a person has to act.
-    pub(super) needs_action: bool,
-}
-
-impl Pause {
-    /// A pause that ends only when a person acts, or at a deadline.
-    pub(super) fn for_action(reason: impl Into<String>) -> Self {
-        Self { until: None, reason: reason.into(), needs_action: true }
-    }
-
-    /// A pause that ends without a person, at `until` if that is known.
-    pub(super) fn without_action(until: Option<Timestamp>, reason: impl Into<String>) -> Self {
-        Self { until, reason: reason.into(), needs_action: false }
-    }
-
-    pub(super) fn wait(self, step: StepName) -> Wait {
-        let Self { until, reason, needs_action } = self;
-        Wait { step, reason, until, needs_action }
-    }
-
-    /// The pause by `spec.paused`, or by the policy's `changeWindows`, whose state is `windows`.
-    pub(in crate::rotation) fn of(entry: &Entry, windows: WindowState) -> Option<Self> {
-        if entry.spec.paused {
-            return Some(Self::for_action("spec.paused is true. To continue, set it to false"));
-        }
-        let change_windows = &entry.policy.change_windows;
-        if windows.is_open || change_windows.is_empty() {
-            return None;
-        }
-        let reason = match (windows.until, change_windows.iter().find_map(|window| window.zone().err())) {
-            (None, Some(unknown)) => format!("No change window of the RotationPolicy ever opens: {unknown}"),
-            (None, None) => "No change window of the RotationPolicy ever opens. Correct changeWindows".to_owned(),
-            (Some(_), _) => "No change window of the RotationPolicy is open".to_owned(),
-        };
-        Some(Self { until: windows.until, reason, needs_action: windows.until.is_none() })
-    }
-}
 
 /// Why a gateway does not have the new CA yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -245,14 +203,6 @@ impl<'a> Blockers<'a> {
     }
 }
 
-/// A command for a Certificate: `cmctl renew checkout -n apps`.
-pub(super) fn command_for(command: &str, certificate: &str) -> String {
-    match certificate.split_once('/') {
-        Some((namespace, name)) => format!("{command} {name} -n {namespace}"),
-        None => format!("{command} {certificate}"),
-    }
-}
-
 /// The wait for a Certificate whose reissue the API server refuses.
 pub(super) fn refused_reissue(certificate: &Issuance) -> Option<Pause> {
     let (name, refused) = (&certificate.name, certificate.refused.as_ref().filter(|_| !certificate.is_issuing())?);
@@ -265,39 +215,6 @@ impl SwitchBlocker {
     pub(super) fn of(view: &View<'_>, served: &[Certificate], clients: Option<String>) -> Option<Self> {
         Some(Self { clients, end: end_of_serving(view, served)?, switch: switch_deadline(view, served)? })
     }
-}
-
-/// Whether a CA of clients that gateways know, taken alone, accepts a version of a client.
-pub(super) fn is_admitted(view: &View<'_>, version: &Version) -> bool {
-    let mut known = view.journal.client_issuers.iter().map(|issuer| std::slice::from_ref(&issuer.certificate));
-    known.any(|ca| admits(ca, &version.chain, view.now))
-}
-
-/// The names of clients that may use a version for which `is` holds, as text.
-pub(super) fn clients_that(view: &View<'_>, is: impl Fn(&str, &Version) -> bool) -> Option<String> {
-    let label = |name: &str| {
-        if view.snapshot.all_clients().any(|client| client.name == name) {
-            return name.to_owned();
-        }
-        let versions = view.clients_in_use.iter().filter(|(client, _)| *client == name);
-        let end = versions.filter_map(|(_, version)| version.chain.first()).map(|leaf| leaf.not_after).max();
-        let until = end.map_or("its certificate expires, at an unknown time".to_owned(), |end| end.to_string());
-        format!("{name} (its Secret is no longer declared, but a workload that loaded it may use it until {until})")
-    };
-    few(view.clients_in_use.iter().filter(|(name, version)| is(name, version)).map(|(name, _)| label(name)))
-}
-
-/// Whether a client may use a version for which `is` holds although its Secret has a newer one for which it does not,
-/// until the client is restarted.
-pub(super) fn needs_restart(view: &View<'_>, is: impl Fn(&str, &Version) -> bool) -> bool {
-    let loads_once = |name: &str| view.snapshot.clients.iter().any(|client| client.name == name && client.loads_once);
-    let has_it = |name: &str| view.journal.newest_of(name).is_some_and(|newest| !is(name, newest));
-    view.clients_in_use.iter().any(|(name, version)| is(name, version) && has_it(name) && loads_once(name))
-}
-
-/// What follows the names of clients that do not trust a CA yet. `needs_action`: see [`needs_restart`].
-pub(super) fn restart_help(needs_action: bool) -> &'static str {
-    if needs_action { ". Restart those that read their CAs only at startup" } else { "" }
 }
 
 /// Why clients of some namespaces are unknown, and what to do: a sentence.

@@ -1,8 +1,9 @@
 //! Java clients whose reissue waits, because their truststores would hide a CA.
 
-use super::blockers::{Pause, is_admitted};
+use super::clients::is_admitted;
 use super::deadlines::{client_deadline, is_ahead};
 use super::history::{View, authorities, migrated};
+use super::pause::Pause;
 use super::snapshot::{ClientState, Snapshot};
 use super::truststores::{hidden, hides};
 use crate::api::{StepName, Wait};

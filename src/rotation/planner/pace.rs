@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::blockers::{Pause, command_for};
+use super::pause::{Pause, command_for};
 use super::rules::{Rule, applies};
 use super::snapshot::Issuance;
 

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use super::blockers::{
-    Blockers, Pause, SwitchBlocker, TrustSourceBlocker, clients_that, config_map_blocker, is_admitted, needs_restart,
-    refused_reissue, restart_help, unlisted_clients,
+    Blockers, SwitchBlocker, TrustSourceBlocker, config_map_blocker, refused_reissue, unlisted_clients,
 };
 use super::bundles::{Bundles, LeftOut, PlannedBundle};
+use super::clients::{clients_that, is_admitted, needs_restart, restart_help};
 use super::deadlines::{client_deadline, is_ahead, last_reissue, serving_deadline};
 use super::history::{View, admits, authorities, holds, verifies, verifies_to_the_end};
+use super::pause::Pause;
 use super::revocation::list_source;
 use super::snapshot::{ClientState, Issuance, Pending, Snapshot, TrustCopy};
 use super::{consumers, history, keystores, pace, probe, shared_clients};

@@ -6,9 +6,9 @@
 
 use jiff::Timestamp;
 
-use super::blockers::Pause;
 use super::history::{View, admits, authorities};
 use super::pace;
+use super::pause::Pause;
 use super::rules::{Rule, applies};
 use super::snapshot::{Answer, Endpoint, Issuance, LoadedTrust, ProbeResult, Shown, Snapshot};
 use crate::api::{Endpoints, ProbeMode, Wait};

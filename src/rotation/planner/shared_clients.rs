@@ -6,9 +6,10 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::blockers::{Pause, clients_that};
+use super::clients::clients_that;
 use super::deadlines::{client_deadline, is_ahead};
 use super::history::{View, admits, authorities, holds};
+use super::pause::Pause;
 #[cfg(feature = "edge")]
 use super::snapshot::Snapshot;
 use super::snapshot::{ClientState, REPORT_TIMEOUT};
