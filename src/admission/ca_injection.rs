@@ -27,25 +27,17 @@ pub(super) fn wanted(
     let entry = client_of(object, namespace, registry)?;
     let stored = decoded(object["data"].as_object()?.get(KEY).and_then(Json::as_str).unwrap_or_default())?;
     let present = certificates(&stored)?;
-    let others = || {
-        let chains: Vec<_> = [old, Some(object)].into_iter().flatten().map(presented).collect();
-        let accept =
-            |other: &&Entry| chains.iter().any(|chain| crate::connectivity::accepts(&other.status, chain, now));
-        registry.others(entry).map(AsRef::as_ref).filter(accept).collect::<Vec<_>>()
-    };
+    let chains: Vec<_> = [old, Some(object)].into_iter().flatten().map(presented).collect();
     let mut bundle = client_bundle(entry);
-    for other in others() {
-        // What the GatewaySecret of the label distrusts, its clients do not get from another one.
-        let theirs = client_bundle(other).into_iter().filter(|ca| !is_distrusted(ca, &entry.spec.distrusted_cas));
-        let new: Vec<_> = theirs.filter(|ca| !bundle.contains(ca)).collect();
-        bundle.extend(new);
+    for other in connectivity::sharing(entry, &chains, registry, now) {
+        bundle = extended(entry, bundle, &client_bundle(other));
     }
     if bundle.is_empty() {
         return None;
     }
     // The policy on a single CA compares its text, so another layout is rewritten.
     let is_canonical = present.len() != 1 || present.iter().all(|ca| stored == ca.pem().into_bytes());
-    let wanted = whole(entry, bundle, &present);
+    let wanted = extended(entry, bundle, &present);
     (wanted != present || !is_canonical).then_some(wanted)
 }
 
@@ -75,13 +67,14 @@ fn presented(object: &Json<'_>) -> Vec<Certificate> {
     stored.map(|text| bundle::read_chain(&text).into_certificates()).unwrap_or_default()
 }
 
-/// The bundle of the GatewaySecret, followed by the other CAs that the issuer or the user wrote.
-fn whole(entry: &Entry, mut whole: Vec<Certificate>, present: &[Certificate]) -> Vec<Certificate> {
+/// The bundle of a GatewaySecret, followed by other CAs: of other GatewaySecrets, of the issuer, or of the user. What it distrusts, its clients
+/// do not get from another one.
+fn extended(entry: &Entry, mut bundle: Vec<Certificate>, others: &[Certificate]) -> Vec<Certificate> {
     // In a set, since a hostile bundle has thousands.
-    let mut known: HashSet<_> = whole.iter().map(|certificate| certificate.fingerprint.clone()).collect();
-    let others = present.iter().filter(|certificate| !is_distrusted(certificate, &entry.spec.distrusted_cas));
-    whole.extend(others.filter(|certificate| known.insert(certificate.fingerprint.clone())).cloned());
-    whole
+    let mut known: HashSet<_> = bundle.iter().map(|certificate| certificate.fingerprint.clone()).collect();
+    let others = others.iter().filter(|certificate| !is_distrusted(certificate, &entry.spec.distrusted_cas));
+    bundle.extend(others.filter(|certificate| known.insert(certificate.fingerprint.clone())).cloned());
+    bundle
 }
 
 /// The CAs of a bundle; `None` if a program would not load all of it. The validating webhook reports why.

@@ -87,8 +87,8 @@ fn broken_by_client<'r>(
     let distrust = &entry.spec.distrusted_cas;
     let mut all = vec![(entry, connectivity::client(old, new, &entry.status, distrust, now))];
     let pair = old.filter(|old| old.secret.data != new.secret.data).and_then(ParsedSecret::pair);
-    let present: Vec<_> = pair.iter().flat_map(|pair| pair.chain.certificates()).cloned().collect();
-    for other in sharing(entry, &present, write.registry, now).filter(|other| !is_canary(other)) {
+    let present = pair.iter().flat_map(|pair| pair.chain.certificates()).cloned().collect();
+    for other in sharing(entry, &[present], write.registry, now).filter(|other| !is_canary(other)) {
         let distrust: Vec<_> = distrust.iter().chain(&other.spec.distrusted_cas).cloned().collect();
         let name = other.name_in(namespace);
         let broken = connectivity::client(old, new, &other.status, &distrust, now).into_iter();
@@ -98,14 +98,15 @@ fn broken_by_client<'r>(
     all
 }
 
-/// The other GatewaySecrets of the namespace of `entry` whose gateways accept a client's chain, too.
+/// The other GatewaySecrets of the namespace of `entry` whose gateways accept one of a client's chains, too.
 pub(super) fn sharing<'r>(
     entry: &'r Entry,
-    chain: &[Certificate],
+    chains: &[Vec<Certificate>],
     registry: &'r Registry,
     now: Timestamp,
 ) -> impl Iterator<Item = &'r Entry> {
-    registry.others(entry).map(AsRef::as_ref).filter(move |other| connectivity::accepts(&other.status, chain, now))
+    let accepts = move |other: &&Entry| chains.iter().any(|chain| connectivity::accepts(&other.status, chain, now));
+    registry.others(entry).map(AsRef::as_ref).filter(accepts)
 }
 
 fn finding(entry: &Entry, (field, message): Broken, severities: &Severities) -> Option<Finding> {

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use kube::Client;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::json;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::cluster_state::{ClusterState, config_maps, objects, secrets};
 use super::desired_object::DesiredObject;
@@ -60,15 +60,16 @@ pub(super) struct AppliedSteps {
 /// When `may_write` fails, or an object has changed since it was read: a new plan is necessary. The steps before that are in `outcome`.
 pub(super) async fn apply_steps(
     client: &Client,
-    (entry, state): (&Entry, &ClusterState),
+    entry: &Entry,
+    state: &ClusterState,
     steps: &[Step],
-    (failures, max_backoff): (&mut WriteFailures, Duration),
+    failures: &mut WriteFailures,
     may_write: impl Fn() -> Result<(), AgentError>,
     outcome: &mut AppliedSteps,
 ) -> Result<(), AgentError> {
     for step in steps {
         let write = PlannedWrite::Step(step.clone());
-        if !failures.is_due(&write, Instant::now()) {
+        if !failures.is_due(&write) {
             continue;
         }
         may_write()?;
@@ -80,7 +81,7 @@ pub(super) async fn apply_steps(
             Err(_) => {}
         }
         let failure = applied.as_ref().err().map(ToString::to_string);
-        if failures.record(write, applied, Instant::now(), max_backoff) {
+        if failures.record(write, applied) {
             outcome.has_new_failure = true;
             let (namespace, name, failure) = (&entry.namespace, &entry.name, failure.unwrap_or_default());
             tracing::warn!(namespace, name, "step failed, retrying with a backoff: {failure}");
@@ -227,7 +228,7 @@ mod tests {
         let state = ClusterState::from_objects(&entry, [], [], None, Timestamp::now());
         let steps = ["a", "b", "c"].map(|name| Step::Reissue { certificate: name.to_owned() });
         let mut taken = AppliedSteps::default();
-        let outcome = apply_steps(&client, (&entry, &state), &steps, (failures, MAX), || Ok(()), &mut taken).await;
+        let outcome = apply_steps(&client, &entry, &state, &steps, failures, || Ok(()), &mut taken).await;
         let name = |step: Step| if let Step::Reissue { certificate } = step { certificate } else { String::new() };
         let requested = std::mem::take(&mut *requested.lock().expect("no panic"));
         Applied {
@@ -247,7 +248,7 @@ mod tests {
                 500 => &[("a", 500)],
                 _ => &[("a", 0)],
             };
-            let mut failures = WriteFailures::default();
+            let mut failures = WriteFailures::new(MAX);
             let first = apply(answers, &mut failures).await;
             assert_eq!((first.names, first.has_new_failure), (vec!["b".to_owned(), "c".to_owned()], true), "{code}");
             assert!(first.outcome.is_ok() && failures.reported().is_some());
@@ -256,7 +257,7 @@ mod tests {
             // An event does not repeat it.
             assert_eq!(apply(answers, &mut failures).await.requested, ["b", "c"], "{code}");
             for seconds in [2, 4, 8] {
-                assert_eq!(failures.remaining(Instant::now()), Some(Duration::from_secs(seconds)));
+                assert_eq!(failures.remaining(), Some(Duration::from_secs(seconds)));
                 tokio::time::advance(Duration::from_secs(seconds)).await;
                 let again = apply(answers, &mut failures).await;
                 assert_eq!((again.requested[0].as_str(), again.has_new_failure), ("a", false), "{code}");
@@ -269,7 +270,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_conflict_ends_the_plan() {
-        let mut failures = WriteFailures::default();
+        let mut failures = WriteFailures::new(MAX);
         let applied = apply(&[("b", 409)], &mut failures).await;
         assert_eq!(applied.names, ["a"]);
         assert!(applied.outcome.is_err_and(|error| error.has_code(409)) && failures.reported().is_none());
@@ -277,7 +278,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_condition_counts_the_writes_that_fail() {
-        let mut failures = WriteFailures::default();
+        let mut failures = WriteFailures::new(MAX);
         apply(&[("a", 500), ("b", 403)], &mut failures).await;
         let message = failures.condition_message().expect("two failures");
         assert!(message.starts_with("1 of 2 failed writes: An admission webhook or policy"), "{message}");

@@ -24,7 +24,7 @@ pub(super) struct ClusterSnapshot {
     pods: BTreeMap<BTreeMap<String, String>, Listed>,
     /// Which pods of other namespaces can be gateways.
     served: ServedNamespaces,
-    /// Pods of other labels that Gateways select which name a Secret of a GatewaySecret, by the GatewaySecret's namespace.
+    /// Pods that are selected by Gateways which name a Secret of a GatewaySecret and select other labels than it, by the GatewaySecret's namespace.
     other_pods: BTreeMap<String, Listed>,
     /// Services by namespace.
     services: BTreeMap<String, Listed>,
@@ -59,6 +59,14 @@ impl Listed {
 
     fn objects(&self) -> &[Value] {
         if let Self::Objects(objects) = self { objects } else { &[] }
+    }
+
+    /// Why they were never listed.
+    fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Forbidden(reason) | Self::Failed(reason) => Some(reason),
+            Self::Objects(_) => None,
+        }
     }
 }
 
@@ -173,16 +181,10 @@ impl ClusterSnapshot {
         let pods: Vec<_> = self.pods_of(entry).iter().chain(others.map(Listed::objects).unwrap_or_default()).collect();
         let mut readers = readers(entry, self.objects(), &pods);
         let unlisted = self.gateways.iter().filter(|((_, kind), _)| *kind != "ReferenceGrant");
-        let unlisted = unlisted.filter_map(|((_, kind), listed)| match listed {
-            Listed::Forbidden(reason) | Listed::Failed(reason) => Some((*kind, reason.as_str())),
-            Listed::Objects(_) => None,
-        });
+        let unlisted = unlisted.filter_map(|((_, kind), listed)| Some((*kind, listed.reason()?)));
         let too_many = "the GatewaySecrets of this namespace have more than 16 different spec.workloadLabels";
         let pods = (!self.pods.contains_key(&entry.spec.workload_labels)).then_some(("Pods", too_many));
-        let others = others.and_then(|others| match others {
-            Listed::Forbidden(reason) | Listed::Failed(reason) => Some(("Pods", reason.as_str())),
-            Listed::Objects(_) => None,
-        });
+        let others = others.and_then(Listed::reason).map(|reason| ("Pods", reason));
         readers.extend(
             unlisted
                 .chain(pods)

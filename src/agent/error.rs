@@ -1,7 +1,7 @@
 //! Errors of the controller, and how to fix them.
 
 use crate::health::CheckResult;
-use crate::registry::{ResolutionError, remove_annotation};
+use crate::registry::{ResolutionError, rename_secret};
 use crate::store::cluster;
 
 /// Why a reconcile failed.
@@ -46,9 +46,8 @@ pub enum AgentError {
     },
     /// cert-manager writes a Secret that the agent should write.
     #[error(
-        "Certificate {certificate} also writes Secret {name}, so the agent does not write it. {}et spec.secretName of the Certificate to \
-         {instead}",
-        remove_annotation(owner.as_deref())
+        "Certificate {certificate} also writes Secret {name}, so the agent does not write it. {}",
+        rename_secret(owner.as_deref(), instead)
     )]
     TwoWriters {
         /// The Secret.

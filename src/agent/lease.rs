@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::AgentError;
 use crate::health::CheckResult;
 use crate::store::{CheckHandle, cluster};
 
@@ -86,6 +87,14 @@ impl Leadership {
     /// Whether this process is the leader now.
     pub fn is_leader(&self) -> bool {
         self.0.borrow().is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Checks that this process is the leader, before it writes.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub(super) fn ensure_leader(&self) -> Result<(), AgentError> {
+        if self.is_leader() { Ok(()) } else { Err(AgentError::NotLeading) }
     }
 
     /// Waits until this process is the leader.

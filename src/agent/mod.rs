@@ -231,7 +231,7 @@ async fn run_reconcilers(
                         legacy_copy: settings.legacy_copy,
                         prober: Prober::default(),
                         status_backoff: backoff::Backoff::default(),
-                        failures: write_failures::WriteFailures::default(),
+                        failures: write_failures::WriteFailures::new(settings.poll),
                         checks: ReconcilerChecks::new(health.clone()),
                         source: SourceOutcome::default(),
                         is_read: false,

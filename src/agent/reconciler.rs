@@ -261,7 +261,7 @@ impl Reconciler {
         })?;
         if resolved != entry.resolved {
             // Watches and webhooks use the resolved names in the stored status.
-            self.ensure_leader()?;
+            self.leadership.ensure_leader()?;
             let status = GatewaySecretStatus { resolved: Some(resolved), ..entry.status.clone() };
             self.write_status(&entry, &status).await?;
             return Ok(Some(DEBOUNCE));
@@ -310,7 +310,7 @@ impl Reconciler {
         let plan = rotation::planner::plan(&planner_input, &state.journal, now);
         // The journal is stored before the steps: a kill in between makes waits longer, never shorter.
         if plan.journal != state.journal {
-            self.ensure_leader()?;
+            self.leadership.ensure_leader()?;
             apply::store_journal(&self.budget.client, &entry, &state, &plan.journal).await?;
         }
         let mut known = entry.clone();
@@ -328,19 +328,17 @@ impl Reconciler {
         let mut taken = AppliedSteps::default();
         self.failures.retain(&plan, &entry.spec.trust_bundle_targets);
         if outcome.is_ok() {
-            let leadership = self.leadership.clone();
-            let failures = (&mut self.failures, self.resync_interval);
-            let (client, may_write) = (&self.budget.client, || ensure_leader(&leadership));
-            outcome = apply::apply_steps(client, (&entry, &state), &plan.steps, failures, may_write, &mut taken).await;
+            let (client, failures, may_write) =
+                (&self.budget.client, &mut self.failures, || self.leadership.ensure_leader());
+            outcome = apply::apply_steps(client, &entry, &state, &plan.steps, failures, may_write, &mut taken).await;
         }
         for step in &taken.applied {
             self.recorder.metrics.step_applied(&entry, step);
             tracing::info!(namespace = entry.namespace, name = entry.name, "{}", describe(step));
         }
         if !plan.client_bundle.is_empty() {
-            self.ensure_leader()?;
-            let failures = (&mut self.failures, self.resync_interval);
-            trust_bundles::apply(&entry, bundle_targets, &plan, failures).await;
+            self.leadership.ensure_leader()?;
+            trust_bundles::apply(&entry, bundle_targets, &plan, &mut self.failures).await;
         }
         let synced = match (self.failures.reported(), self.failures.condition_message()) {
             (Some(error), Some(message)) => (ConditionStatus::False, error.reason(), message),
@@ -383,7 +381,7 @@ impl Reconciler {
         let interval = if plan.journal.is_converged() { probe::CALM_INTERVAL } else { probe::INTERVAL };
         let next_probe = is_probed.then_some(interval);
         let others = plan.awaits_other_gateways.then_some(OTHER_GATEWAYS_INTERVAL);
-        let retries = [self.status_backoff.remaining(Instant::now()), self.failures.remaining(Instant::now())];
+        let retries = [self.status_backoff.remaining(Instant::now()), self.failures.remaining()];
         Ok(wake.into_iter().chain(next_probe).chain(others).chain(retries.into_iter().flatten()).min())
     }
 
@@ -393,12 +391,12 @@ impl Reconciler {
         if self.status_backoff.remaining(Instant::now()).is_some() {
             return Err(StatusError::BackingOff);
         }
-        self.ensure_leader()?;
+        self.leadership.ensure_leader()?;
         let mut written = self.write_status(entry, status).await;
         let failure = written.as_ref().err().map(AgentError::condition_message);
         if written.as_ref().is_err_and(AgentError::is_too_large) {
             *status = rotation::reduced(status);
-            self.ensure_leader()?;
+            self.leadership.ensure_leader()?;
             written = self.write_status(entry, status).await;
         }
         if let Some(failure) = &failure {
@@ -439,7 +437,7 @@ impl Reconciler {
         let (condition, now) = ((ConditionStatus::False, error.reason(), error.condition_message()), Timestamp::now());
         rotation::set(&entry, &mut status, rotation::SYNCED, condition, now);
         rotation::fit(&entry, &mut status, now);
-        if status != entry.status && self.ensure_leader().is_ok() {
+        if status != entry.status && self.leadership.is_leader() {
             match apply::store_status(&self.budget.client, &entry, &status).await {
                 Ok(()) if is_ordinary => {}
                 Ok(()) => self.recorder.record(&entry, rotation::notices(&entry, &status, &[])),
@@ -448,12 +446,4 @@ impl Reconciler {
             }
         }
     }
-
-    fn ensure_leader(&self) -> Result<(), AgentError> {
-        ensure_leader(&self.leadership)
-    }
-}
-
-fn ensure_leader(leadership: &Leadership) -> Result<(), AgentError> {
-    if leadership.is_leader() { Ok(()) } else { Err(AgentError::NotLeading) }
 }

@@ -1,13 +1,10 @@
 //! Writes the clients' bundle to the objects of `spec.trustBundleTargets`.
 
-use std::time::Duration;
-
 use base64::{Engine, engine::general_purpose::STANDARD};
 use kube::Client;
 use kube::api::{Api, DynamicObject, Patch};
 use kube::discovery::oneshot;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use super::apply::apply_params;
 use super::cluster_state::{config_maps, get, secrets};
@@ -176,19 +173,13 @@ pub(super) fn readers(entry: &Entry, targets: &[BundleTarget]) -> Vec<ClientStat
 }
 
 /// Writes the bundle to all targets. An error of one does not block the others, and is recorded in `failures`.
-pub(super) async fn apply(
-    entry: &Entry,
-    targets: Vec<BundleTarget>,
-    plan: &Plan,
-    (failures, max_backoff): (&mut WriteFailures, Duration),
-) {
+pub(super) async fn apply(entry: &Entry, targets: Vec<BundleTarget>, plan: &Plan, failures: &mut WriteFailures) {
     let text: String = plan.client_bundle.iter().map(Certificate::pem).collect();
     for target in targets {
         let write = PlannedWrite::Target(target.target.clone());
         let keeps_order = plan.unordered.is_none() || target.target.kind.keeps_order();
-        if keeps_order && failures.is_due(&write, Instant::now()) {
-            let written = target.apply(entry, &text).await;
-            failures.record(write, written, Instant::now(), max_backoff);
+        if keeps_order && failures.is_due(&write) {
+            failures.record(write, target.apply(entry, &text).await);
         }
     }
 }

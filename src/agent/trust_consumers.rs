@@ -374,9 +374,7 @@ impl ConsumerController<'_> {
             if status == known.status {
                 continue;
             }
-            if !self.leadership.is_leader() {
-                return Err(AgentError::NotLeading);
-            }
+            self.leadership.ensure_leader()?;
             match store_status(&self.budgets.of(&key.0).client, key, &status).await {
                 Ok(()) => {
                     let regarding = reference("TrustConsumer", &key.0, &key.1, known.uid.clone());
@@ -415,9 +413,7 @@ impl ConsumerController<'_> {
             "metadata": { "resourceVersion": resource_version },
             "spec": { "template": { "metadata": { "annotations": { LOADED_HASH: hash } } } },
         });
-        if !self.leadership.is_leader() {
-            return Err(AgentError::NotLeading);
-        }
+        self.leadership.ensure_leader()?;
         let api = objects(self.client, &key.0, "apps", "v1", workload.kind.name());
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let patched = timeout(RECONCILE_TIMEOUT, api.patch(&workload.name, &params, &Patch::Merge(patch))).await;

@@ -27,78 +27,76 @@ struct FailedWrite {
 }
 
 /// The writes that failed in their last attempt.
-#[derive(Default)]
-pub(super) struct WriteFailures(Vec<FailedWrite>);
+pub(super) struct WriteFailures {
+    failed: Vec<FailedWrite>,
+    max_backoff: Duration,
+}
 
 impl WriteFailures {
+    pub(super) fn new(max_backoff: Duration) -> Self {
+        Self { failed: Vec::new(), max_backoff }
+    }
+
     /// Forgets writes that are not planned any more.
     pub(super) fn retain(&mut self, plan: &Plan, targets: &[TrustBundleTarget]) {
-        self.0.retain(|failed| match &failed.write {
+        self.failed.retain(|failed| match &failed.write {
             PlannedWrite::Step(step) => plan.steps.contains(step),
             PlannedWrite::Target(target) => targets.contains(target),
         });
     }
 
     /// Whether a write may be tried now.
-    pub(super) fn is_due(&self, write: &PlannedWrite, now: Instant) -> bool {
-        let failed = self.0.iter().find(|failed| failed.write == *write);
-        failed.is_none_or(|failed| !failed.is_request() || failed.backoff.remaining(now).is_none())
+    pub(super) fn is_due(&self, write: &PlannedWrite) -> bool {
+        let failed = self.failed.iter().find(|failed| failed.write == *write);
+        failed.is_none_or(|failed| !failed.is_request() || failed.backoff.remaining(Instant::now()).is_none())
     }
 
     /// Records the outcome of a write. Returns whether it failed, and had not failed before.
-    pub(super) fn record(
-        &mut self,
-        write: PlannedWrite,
-        outcome: Result<(), AgentError>,
-        now: Instant,
-        max: Duration,
-    ) -> bool {
-        let known = self.0.iter().position(|failed| failed.write == write);
+    pub(super) fn record(&mut self, write: PlannedWrite, outcome: Result<(), AgentError>) -> bool {
         let Err(error) = outcome else {
-            known.map(|at| self.0.remove(at));
+            self.failed.retain(|failed| failed.write != write);
             return false;
         };
-        let failed = match known {
-            Some(at) => &mut self.0[at],
-            None => {
-                self.0.push(FailedWrite { write, error: AgentError::NoAnswer, backoff: Backoff::default() });
-                let last = self.0.len() - 1;
-                &mut self.0[last]
-            }
-        };
-        failed.error = error;
-        failed.backoff.record_failure(now, max);
-        known.is_none()
+        let now = Instant::now();
+        if let Some(known) = self.failed.iter_mut().find(|failed| failed.write == write) {
+            known.error = error;
+            known.backoff.record_failure(now, self.max_backoff);
+            return false;
+        }
+        let mut backoff = Backoff::default();
+        backoff.record_failure(now, self.max_backoff);
+        self.failed.push(FailedWrite { write, error, backoff });
+        true
     }
 
     /// The error that is reported for all of them: one that needs a change, if there is one.
     pub(super) fn reported(&self) -> Option<&AgentError> {
         let needs_change = |failed: &&FailedWrite| matches!(failed.error.check_result(), CheckResult::Misconfigured(_));
-        self.0.iter().find(needs_change).or(self.0.first()).map(|failed| &failed.error)
+        self.failed.iter().find(needs_change).or(self.failed.first()).map(|failed| &failed.error)
     }
 
     /// The message of a condition: the reported error, and the number of the others.
     pub(super) fn condition_message(&self) -> Option<String> {
         let message = self.reported()?.condition_message();
-        Some(match self.0.len() - 1 {
-            0 => message,
-            others => format!("1 of {} failed writes: {message}", others + 1),
+        Some(match self.failed.len() {
+            1 => message,
+            all => format!("1 of {all} failed writes: {message}"),
         })
     }
 
     /// Time until the next attempt of any of them.
-    pub(super) fn remaining(&self, now: Instant) -> Option<Duration> {
-        let requests = self.0.iter().filter(|failed| failed.is_request());
-        requests.map(|failed| failed.backoff.remaining(now).unwrap_or_default()).min()
+    pub(super) fn remaining(&self) -> Option<Duration> {
+        let requests = self.failed.iter().filter(|failed| failed.is_request());
+        requests.map(|failed| failed.backoff.remaining(Instant::now()).unwrap_or_default()).min()
     }
 
     /// Certificates whose reissue the API server refused, with its answer.
     pub(super) fn refused_reissues(&self) -> BTreeMap<&str, String> {
-        let refused = |failed: &'_ FailedWrite| match failed.error.check_result() {
+        let refused = |failed: &FailedWrite| match failed.error.check_result() {
             CheckResult::Misconfigured(message) => Some(message),
             _ => None,
         };
-        let reissues = self.0.iter().filter_map(|failed| match &failed.write {
+        let reissues = self.failed.iter().filter_map(|failed| match &failed.write {
             PlannedWrite::Step(Step::Reissue { certificate }) => Some((certificate.as_str(), refused(failed)?)),
             _ => None,
         });

@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub use entry::Entry;
 pub use policies::{Policies, PolicyKey};
 pub use resolution::{CLUSTER_RESOURCE_NAMESPACE, CertManagerObjects, IssuerKey, ResolutionError};
-pub(crate) use resolution::{owner_of_certificate, remove_annotation};
+pub(crate) use resolution::{owner_of_certificate, rename_secret};
 pub use rewrite_blocker::RewriteBlocker;
 
 use crate::api::TrustSourceUse;

@@ -31,15 +31,15 @@ struct CertificateFields {
     owner: Option<String>,
 }
 
-/// What precedes "et spec.secretName" in the remedy for a Certificate: cert-manager restores the fields of those that it makes for other objects
+/// How to have a Certificate write another Secret. cert-manager restores the fields of Certificates that it makes for other objects
 /// (`pkg/controller/certificate-shim/sync.go`, `certNeedsUpdate`). Without the annotation it does not, and the Certificate stays.
-pub(crate) fn remove_annotation(owner: Option<&str>) -> String {
-    owner.map_or("S".to_owned(), |owner| {
-        let [issuer, cluster_issuer] = ISSUER_ANNOTATIONS;
-        format!(
-            "cert-manager makes this Certificate for {owner} and restores its fields: remove the annotation {issuer} or {cluster_issuer} there, then s"
-        )
-    })
+pub(crate) fn rename_secret(owner: Option<&str>, secret: &str) -> String {
+    let Some(owner) = owner else { return format!("Set spec.secretName of the Certificate to {secret}") };
+    let [issuer, cluster_issuer] = ISSUER_ANNOTATIONS;
+    format!(
+        "cert-manager makes this Certificate for {owner} and restores its fields: remove the annotation {issuer} or {cluster_issuer} there, \
+         then set spec.secretName of the Certificate to {secret}"
+    )
 }
 
 /// The Gateway, ListenerSet or Ingress for which cert-manager makes a Certificate.
@@ -78,8 +78,8 @@ pub enum ResolutionError {
     },
     /// The Certificate writes the managed Secret.
     #[error(
-        "Certificate {certificate} writes Secret {secret}, which is the managed Secret. {}et spec.secretName of the Certificate to another name",
-        remove_annotation(owner.as_deref())
+        "Certificate {certificate} writes Secret {secret}, which is the managed Secret. {}",
+        rename_secret(owner.as_deref(), "another name")
     )]
     WritesManaged {
         /// Its name.

@@ -25,6 +25,8 @@ pub struct TlsSettings<'a> {
     /// SHA-256 hashes of the certificates, or of their public keys, to which peers are limited
     /// (`verifyCertificateHash`, `verifyCertificateSpki`).
     pub pins: Vec<&'a str>,
+    /// The annotation by which cert-manager makes a Certificate for each Secret that is presented.
+    pub issuer_annotation: Option<&'static str>,
 }
 
 /// The source of the CAs with which a gateway verifies peers.

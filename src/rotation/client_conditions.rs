@@ -29,38 +29,38 @@ fn clients(plan: &Plan, overdue: &[&str]) -> Said {
     if let Some(reason) = &plan.hidden {
         return (ConditionStatus::False, "TruststoreHidesCA", sentence(reason));
     }
-    match (few(overdue), &plan.unlisted_clients) {
-        (None, Some(reason)) => (ConditionStatus::Unknown, "NotListed", sentence(reason)),
-        (None, None) if plan.pinned.is_some() => {
-            (ConditionStatus::False, "Pinned", sentence(plan.pinned.as_deref().unwrap_or_default()))
-        }
-        (None, None) if !plan.unknown_clients.is_empty() => {
-            let names = few(&plan.unknown_clients).unwrap_or_default();
-            let message = format!(
-                "The certificates of {} are unknown, because cert-manager has no CertificateRequest of the current revision: {names}. A rotation \
-                 has them reissued first; to know them before, renew them (cmctl renew NAME).",
-                counted(plan.unknown_clients.len(), "declared client")
-            );
-            (ConditionStatus::Unknown, "UnknownCertificates", message)
-        }
-        (None, None) => {
-            (ConditionStatus::True, "Following", "All declared clients are up to date, or have time left.".to_owned())
-        }
-        (Some(named), _) => {
-            let verbs = if overdue.len() == 1 { "uses or trusts" } else { "use or trust" };
-            let mut message = format!("{} still {verbs} only an old CA: {named}.", counted(overdue.len(), "client"));
-            let readers = overdue.iter().filter(|name| TrustBundleTarget::is_readers(name)).count();
-            if readers < overdue.len() {
-                message += " Check that cert-manager has reissued their certificates (kubectl describe certificate), then restart \
-                            clients that load their Secret only at start.";
-            }
-            if readers > 0 {
-                message +=
-                    " Objects of spec.trustBundleTargets were not written: see condition Synced and status.waits.";
-            }
-            (ConditionStatus::False, "Lagging", message)
-        }
+    if let Some(named) = few(overdue) {
+        return (ConditionStatus::False, "Lagging", lagging_clients(overdue, &named));
     }
+    if let Some(reason) = &plan.unlisted_clients {
+        return (ConditionStatus::Unknown, "NotListed", sentence(reason));
+    }
+    if let Some(reason) = &plan.pinned {
+        return (ConditionStatus::False, "Pinned", sentence(reason));
+    }
+    if let Some(names) = few(&plan.unknown_clients) {
+        let message = format!(
+            "The certificates of {} are unknown, because cert-manager has no CertificateRequest of the current revision: {names}. A rotation \
+             has them reissued first; to know them before, renew them (cmctl renew NAME).",
+            counted(plan.unknown_clients.len(), "declared client")
+        );
+        return (ConditionStatus::Unknown, "UnknownCertificates", message);
+    }
+    (ConditionStatus::True, "Following", "All declared clients are up to date, or have time left.".to_owned())
+}
+
+fn lagging_clients(overdue: &[&str], named: &str) -> String {
+    let verbs = if overdue.len() == 1 { "uses or trusts" } else { "use or trust" };
+    let mut message = format!("{} still {verbs} only an old CA: {named}.", counted(overdue.len(), "client"));
+    let readers = overdue.iter().filter(|name| TrustBundleTarget::is_readers(name)).count();
+    if readers < overdue.len() {
+        message += " Check that cert-manager has reissued their certificates (kubectl describe certificate), then restart clients that load \
+                    their Secret only at start.";
+    }
+    if readers > 0 {
+        message += " Objects of spec.trustBundleTargets were not written: see condition Synced and status.waits.";
+    }
+    message
 }
 
 fn gateways(entry: &Entry, plan: &Plan) -> Said {

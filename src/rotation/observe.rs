@@ -63,9 +63,7 @@ impl SecretSummary {
             hashes: hashed.collect(),
         }
     }
-}
 
-impl SecretSummary {
     /// With the revocation lists of another object.
     pub(super) fn with_lists_of(self, other: Option<&Self>) -> Self {
         let lists = other.map(|other| other.lists.clone()).unwrap_or_default();

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 
-use crate::api::names::{CACERT_SUFFIX, ISSUER_ANNOTATIONS, REWRITE, REWRITE_DISABLED, UNDO};
+use crate::api::names::{CACERT_SUFFIX, REWRITE, REWRITE_DISABLED, UNDO};
 use crate::api::{Kind, SourceKind};
 use crate::json::Json;
 use crate::registry::{Entry, Place};
@@ -145,8 +145,6 @@ fn readers_of(entry: &Entry, object: &Value, pods: &[&Value]) -> Vec<TlsReader> 
     let kind = Kind::of_value(object);
     // A ClientTrafficPolicy presents no certificate. The Gateway that it applies to is judged separately.
     let presents = kind.kind != "ClientTrafficPolicy";
-    let annotations = &metadata["annotations"];
-    let issuer_annotation = ISSUER_ANNOTATIONS.into_iter().find(|annotation| annotations[*annotation].is_string());
     let mut readers = Vec::new();
     let json = Json::from(object);
     for settings in tls_settings(kind, &json, text("namespace")) {
@@ -185,7 +183,7 @@ fn readers_of(entry: &Entry, object: &Value, pods: &[&Value]) -> Vec<TlsReader> 
             opted_out,
             is_exported: own.iter().any(is_exported),
             selects_others: own.iter().any(|named| selects_others(&named.place, entry)),
-            issuer_annotation: kind.group.starts_with("gateway.networking").then_some(issuer_annotation).flatten(),
+            issuer_annotation: settings.issuer_annotation,
         });
     }
     readers
@@ -462,6 +460,21 @@ mod tests {
         let pod = |namespace: &str| json!({"metadata": {"namespace": namespace, "labels": {"app": "edge", "istio": "ingressgateway"}}});
         let number = |pods: &[&Value]| readers(&entry, [&object], pods).len() - 1;
         assert_eq!((number(&[]), number(&[&pod("mesh")]), number(&[&pod("other")])), (0, 1, 0));
+    }
+
+    #[test]
+    fn only_listeners_that_cert_manager_issues_for_have_the_annotation() {
+        let listener = |name: &str| json!({"name": name, "tls": {"certificateRefs": [{"name": "root"}]}});
+        let gateway = json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": {"namespace": "mesh", "name": "public", "annotations": {
+                "cert-manager.io/issuer": "mesh-ca", "cert-manager.io/ignore-tls-listeners": "b",
+            }},
+            "spec": {"listeners": [listener("a"), listener("b")]},
+        });
+        let found = readers(&entry("mesh", "root", "gw"), [&gateway], &[]);
+        let annotations: Vec<_> = found[1..].iter().map(|reader| reader.issuer_annotation).collect();
+        assert_eq!(annotations, [Some("cert-manager.io/issuer"), None]);
     }
 
     #[test]

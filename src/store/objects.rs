@@ -51,7 +51,7 @@ fn typed(resource: &ApiResource, object: &DynamicObject) -> Option<Value> {
     Some(value)
 }
 
-/// The metadata of pods with these labels in all namespaces.
+/// The metadata of pods with these labels in all namespaces, without those that have ended.
 ///
 /// # Errors
 /// When they cannot be listed.
@@ -62,7 +62,7 @@ pub async fn pods<'l>(
     pods_of(Api::all(client.clone()), labels).await
 }
 
-/// The metadata of pods with these labels in one namespace.
+/// The metadata of pods with these labels in one namespace, without those that have ended.
 ///
 /// # Errors
 /// When they cannot be listed.
@@ -79,7 +79,9 @@ async fn pods_of<'l>(
     labels: impl IntoIterator<Item = (&'l str, &'l str)>,
 ) -> kube::Result<Vec<Value>> {
     let selector = labels.into_iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",");
-    let listed = api.list_metadata(&ListParams::default().match_any().labels(&selector)).await?;
+    // No Service has pods that have ended (`podutil.IsPodTerminal`), so they could not be probed.
+    let running = "status.phase!=Succeeded,status.phase!=Failed";
+    let listed = api.list_metadata(&ListParams::default().match_any().labels(&selector).fields(running)).await?;
     let pod = |metadata| json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata });
     Ok(listed.items.into_iter().map(|item| pod(item.metadata)).collect())
 }
@@ -92,4 +94,29 @@ pub async fn secret(client: &Client, namespace: &str, name: &str) -> kube::Resul
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Secret"));
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
     Ok(api.get_opt(name).await?.and_then(|object| typed(&resource, &object)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use axum::http::{Request, Response};
+    use kube::client::Body;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn pods_that_have_ended_are_not_listed() {
+        let requested = Arc::new(Mutex::new(String::new()));
+        let log = Arc::clone(&requested);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            *log.lock().expect("no panic") = request.uri().to_string();
+            let list = json!({ "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": {}, "items": [] });
+            async move { Response::builder().body(Body::from(list.to_string().into_bytes())) }
+        });
+        let client = Client::new(service, "default");
+        assert_eq!(pods(&client, [("istio", "gw")]).await.expect("a list"), [Value::Null; 0]);
+        let requested = requested.lock().expect("no panic").clone();
+        assert!(requested.contains("status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed"), "{requested}");
+    }
 }

@@ -1,5 +1,7 @@
 //! One GatewaySecret, `gateway`, that the agent reconciles: source Secret `root`, managed Secret `managed`.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result, ensure};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
@@ -21,6 +23,9 @@ pub(crate) fn rotation_policy(spec: &Value) -> Value {
         "apiVersion": "trustspan.dev/v1alpha1", "kind": "RotationPolicy", "metadata": { "name": "default" }, "spec": spec,
     })
 }
+
+/// The keys of a client's Secret: its CAs, its certificate and its private key.
+const TLS_KEYS: [&str; 3] = ["ca.crt", "tls.crt", "tls.key"];
 
 /// A namespace with a GatewaySecret that an agent reconciles.
 pub(crate) struct Kept<'c> {
@@ -64,25 +69,27 @@ impl<'c> Kept<'c> {
 
     /// The same, for a client that trusts other CAs than its own issuer.
     pub(crate) fn write_client_with(&self, name: &str, authority: &Authority, trust: &[&Authority]) -> Result<()> {
-        let (certificate, key) = authority.issue_client(name)?;
-        let bundle: String = trust.iter().map(|authority| authority.pem()).collect();
-        let client = json!({
-            "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": { "name": name },
-            "stringData": { "ca.crt": bundle, "tls.crt": certificate, "tls.key": key },
-        });
-        self.cluster.apply(self.ns, &client.to_string()).map(drop)
+        self.write_client_under(&[TLS_KEYS], name, authority, trust)
     }
 
     /// The same with the keys of Istio's generic Secrets, which take precedence: admission adds CAs to `ca.crt` only.
     pub(crate) fn write_generic_client(&self, name: &str, authority: &Authority, trust: &[&Authority]) -> Result<()> {
+        self.write_client_under(&[TLS_KEYS, ["cacert", "cert", "key"]], name, authority, trust)
+    }
+
+    fn write_client_under(
+        &self,
+        keys: &[[&str; 3]],
+        name: &str,
+        authority: &Authority,
+        trust: &[&Authority],
+    ) -> Result<()> {
         let (certificate, key) = authority.issue_client(name)?;
         let bundle: String = trust.iter().map(|authority| authority.pem()).collect();
+        let values = [bundle, certificate, key];
+        let data: BTreeMap<_, _> = keys.iter().flat_map(|keys| keys.iter().zip(&values)).collect();
         let client = json!({
-            "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": { "name": name },
-            "stringData": {
-                "cacert": bundle, "cert": certificate, "key": key,
-                "ca.crt": bundle, "tls.crt": certificate, "tls.key": key,
-            },
+            "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": { "name": name }, "stringData": data,
         });
         self.cluster.apply(self.ns, &client.to_string()).map(drop)
     }

@@ -267,9 +267,7 @@ fn extend(world: &World<'_>, name: &str, first: &str) -> Result<()> {
 const POLICY: &str = "rotationpolicy/default";
 
 fn set(world: &World<'_>, object: &str, spec: &Value) -> Result<()> {
-    let patch = json!({ "spec": spec }).to_string();
-    let args = ["patch", object, "--type=merge", "--patch", &patch];
-    world.cluster.kubectl(args).ns(&world.ns).ok().map(drop)
+    world.patch(object, &json!({ "spec": spec }))
 }
 
 fn text(value: &Value) -> String {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::{
     issuer::{MANAGED, SERVER},
     objects::{gateway, gateway_secret, route},
-    run::{renew_clients, wait_end},
+    run::{condition, finish},
     scenarios::SHOP,
     testbed::{SOON, wait_for},
     world::World,
@@ -38,9 +38,7 @@ pub(crate) fn take_over_and_give_back(world: &mut World<'_>) -> Result<()> {
     annotate(world, "trustspan.dev/adopt=true")?;
     world.apply(&[gateway_secret(&world.ns)])?;
     // The steps in the wrong order first: cert-manager still writes the Secret.
-    wait_for("the agent to leave it to cert-manager", SOON, || {
-        Ok(condition(&world.operator.status()?, "Synced") == "TwoWriters")
-    })?;
+    wait_for("the agent to leave it to cert-manager", SOON, || Ok(has_two_writers(&world.operator.status()?)))?;
     world.wait_handshakes(FOLLOWED)?;
     let_issuer_write(world, SERVER)?;
     wait_steady(world)?;
@@ -67,8 +65,7 @@ pub(crate) fn take_over_and_give_back(world: &mut World<'_>) -> Result<()> {
 
     world.step("CA rotated")?;
     world.rotate_ca()?;
-    wait_end(world)?;
-    renew_clients(world)?;
+    finish(world)?;
 
     world.step("name given back")?;
     delete_gateway_secret(world)?;
@@ -95,9 +92,8 @@ fn served(world: &World<'_>) -> Result<Vec<u8>> {
 }
 
 fn let_issuer_write(world: &World<'_>, secret: &str) -> Result<()> {
-    let patch = json!({ "spec": { "secretName": secret } }).to_string();
-    let args = ["patch", "certificate", SERVER, "--type=merge", "--patch", &patch];
-    world.cluster.kubectl(args).ns(&world.ns).ok().map(drop)
+    let patch = json!({ "spec": { "secretName": secret } });
+    world.patch(&format!("certificates.cert-manager.io/{SERVER}"), &patch)
 }
 
 fn annotate(world: &World<'_>, annotation: &str) -> Result<()> {
@@ -118,14 +114,11 @@ fn delete(world: &World<'_>, kind: &str, name: &str) -> Result<()> {
 fn wait_steady(world: &World<'_>) -> Result<()> {
     let steady = wait_for("the GatewaySecret to be Steady", SOON, || {
         let status = world.operator.status()?;
-        Ok(status["phase"] == "Steady" && condition(&status, "Synced") != "TwoWriters")
+        Ok(status["phase"] == "Steady" && !has_two_writers(&status))
     });
     steady.with_context(|| world.operator.status().map_or_else(|error| error.to_string(), |status| status.to_string()))
 }
 
-/// The reason of a condition.
-fn condition<'s>(status: &'s Value, kind: &str) -> &'s str {
-    let mut conditions = status["conditions"].as_array().into_iter().flatten();
-    let found = conditions.find(|condition| condition["type"] == kind);
-    found.and_then(|condition| condition["reason"].as_str()).unwrap_or_default()
+fn has_two_writers(status: &Value) -> bool {
+    condition(status, "Synced").is_some_and(|synced| synced["reason"] == "TwoWriters")
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::{
     acts::credential_name,
     issuer::SERVER,
-    run::{phase, renew_clients, wait_end, wait_status},
+    run::{condition, finish, phase, wait_status},
     world::World,
 };
 
@@ -36,9 +36,7 @@ pub(crate) fn during_a_rotation(world: &mut World<'_>) -> Result<()> {
     })?;
     world.continue_istiod()?;
     wait_status(world, "gateways to use the copy", |status| {
-        let mut conditions = status["conditions"].as_array()?.iter();
-        let converged = conditions.find(|condition| condition["type"] == "GatewaysConverged")?;
-        (converged["status"] == "True").then_some(())
+        (condition(status, "GatewaysConverged")?["status"] == "True").then_some(())
     })?;
 
     world.step("mode Bundle")?;
@@ -52,8 +50,7 @@ pub(crate) fn during_a_rotation(world: &mut World<'_>) -> Result<()> {
     let is_warned = output.stderr.contains("Warning") && output.stderr.contains(CLIENT);
     ensure!(output.success() && is_warned, "expected a warning that names {CLIENT}, saw {:?}", output.stderr);
     world.operator.renewal(SERVER, &Value::Null)?;
-    wait_end(world)?;
-    renew_clients(world)
+    finish(world)
 }
 
 fn set_delay(world: &World<'_>, gateways: &str) -> Result<()> {

@@ -1,16 +1,18 @@
 //! An intermediate CA in `spec.distrustedCAs` whose root stays trusted: gateways accept its clients all the same.
 
 use anyhow::{Context, Result, ensure};
-use serde_json::{Value, json};
+use serde_json::json;
 use trustspan::trust::bundle;
 
 use crate::{
     issuers::{INTERMEDIATE, intermediate_for},
-    run::{BLOCKED, summary, wait_status},
+    run::{BLOCKED, condition, summary, wait_status},
     testbed::Cluster,
     world::{FEW, Layout, World},
 };
 
+/// The condition.
+const DISTRUST: &str = "DistrustApplied";
 /// The subject of the intermediate CA.
 const SUBJECT: &str = "second tier";
 
@@ -27,16 +29,12 @@ pub(crate) fn of_a_trusted_root(world: &mut World<'_>) -> Result<()> {
     world.operator.reissue(&[INTERMEDIATE])?;
     world.step("old CA distrusted")?;
     world.patch("gatewaysecret/gateway", &json!({ "spec": { "distrustedCAs": [old] } }))?;
-    wait_status(world, "a condition", |status| condition(status).map(drop))?;
+    wait_status(world, "a condition", |status| condition(status, DISTRUST).map(drop))?;
     world.wait_handshakes(BLOCKED)?;
     let status = world.operator.status()?;
-    let condition = condition(&status).context("no condition")?;
-    ensure!(condition["status"] != "True", "expected DistrustApplied not to be True, saw {condition}");
+    let condition = condition(&status, DISTRUST).context("no condition")?;
+    ensure!(condition["status"] != "True", "expected {DISTRUST} not to be True, saw {condition}");
     let message = condition["message"].as_str().unwrap_or_default();
     ensure!(message.contains(SUBJECT), "expected a message that names {SUBJECT}, saw {}", summary(&status));
     Ok(())
-}
-
-fn condition(status: &Value) -> Option<&Value> {
-    status["conditions"].as_array()?.iter().find(|condition| condition["type"] == "DistrustApplied")
 }

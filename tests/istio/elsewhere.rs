@@ -7,7 +7,7 @@ use crate::{
     client::ca_crt,
     issuer::SERVER,
     objects,
-    run::{renew_clients, wait_end},
+    run::finish,
     testbed::{CLUSTER_RESOURCES, Cluster, SOON, User, wait_for},
     world::{Layout, World},
 };
@@ -146,8 +146,7 @@ pub(crate) fn rotate(world: &mut World<'_>) -> Result<()> {
 
     world.step("CA rotated")?;
     world.rotate_ca()?;
-    wait_end(world)?;
-    renew_clients(world)?;
+    finish(world)?;
     let status = world.operator.status()?;
     let named = |name: &str| status["leaves"].to_string().contains(name);
     ensure!(named(&format!("{first}/client-00")), "expected clients of {first} in status, saw {}", status["leaves"]);

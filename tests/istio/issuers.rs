@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::{
     issuer::{Certificates, ROOT, SERVER},
     objects,
-    run::{renew_clients, wait_end},
+    run::{condition, finish, renew_clients},
     shelf::lock,
     testbed::{Authority, Cluster, SOON, wait_for_value},
     world::{CERTIFICATES, Layout, World},
@@ -59,8 +59,7 @@ pub(crate) fn minimal(cluster: &Cluster, ns: &str, hosts: &str) -> Result<Layout
 pub(crate) fn as_forecast(world: &mut World<'_>) -> Result<()> {
     let said = wait_for_value("the forecast of condition RotationReady", SOON, || {
         let status = world.operator.status()?;
-        let mut conditions = status["conditions"].as_array().into_iter().flatten();
-        let ready = conditions.find(|condition| condition["type"] == "RotationReady" && condition["status"] == "False");
+        let ready = condition(&status, "RotationReady").filter(|ready| ready["status"] == "False");
         let said = ready.and_then(|ready| ready["message"].as_str());
         Ok(said.filter(|said| said.contains("spec.clients.allDeclared")).map(str::to_owned))
     })?;
@@ -149,8 +148,7 @@ fn renewed_at_once(world: &World<'_>) -> Result<()> {
     let before = world.refusals()?;
     renew_clients(world)?;
     ensure!(world.refusals()? > before, "expected admission to refuse what gateways do not trust yet, saw no refusal");
-    wait_end(world)?;
-    renew_clients(world)
+    finish(world)
 }
 
 /// The root changes. The intermediate is reissued manually, since cert-manager does not do that.
@@ -159,8 +157,7 @@ pub(crate) fn root_then_intermediate(world: &mut World<'_>) -> Result<()> {
     world.rotate_ca()?;
     world.step("CA rotated")?;
     world.operator.reissue(&[INTERMEDIATE])?;
-    wait_end(world)?;
-    renew_clients(world)
+    finish(world)
 }
 
 /// The issuer changes its CA unannounced; the certificates of clients that renew are the first of the new CA.
@@ -213,13 +210,15 @@ impl External {
         while let Some(event) = events.next().await {
             // The watch reconnects by itself.
             let Ok(request) = event else { continue };
-            let is_open = is(&request, "Approved") && !has(&request, "Ready");
+            let status = &request.data["status"];
+            let is_approved = condition(status, "Approved").is_some_and(|approved| approved["status"] == "True");
+            let is_open = is_approved && condition(status, "Ready").is_none();
             if request.data["spec"]["issuerRef"]["group"] != GROUP || !is_open {
                 continue;
             }
             let failed = |error| {
-                let failed = condition("False", "Failed", &format!("{error:#}"));
-                json!({ "conditions": with_condition(&request, failed), "failureTime": now() })
+                let conditions = with_ready(&request, "False", "Failed", &format!("{error:#}"));
+                json!({ "conditions": conditions, "failureTime": now() })
             };
             let status = self.sign(&request).unwrap_or_else(failed);
             let patch = Patch::Merge(json!({ "status": status }));
@@ -236,33 +235,23 @@ impl External {
         let csr = STANDARD.decode(request.data["spec"]["request"].as_str().context("spec.request")?)?;
         let authority = lock(&self.authority);
         let certificate = authority.sign(std::str::from_utf8(&csr)?)?;
-        let conditions = with_condition(request, condition("True", "Issued", "signed"));
+        let conditions = with_ready(request, "True", "Issued", "signed");
         Ok(json!({
             "certificate": STANDARD.encode(certificate), "ca": STANDARD.encode(authority.pem()), "conditions": conditions,
         }))
     }
 }
 
-fn has(request: &DynamicObject, type_: &str) -> bool {
-    let mut conditions = request.data["status"]["conditions"].as_array().into_iter().flatten();
-    conditions.any(|condition| condition["type"] == type_)
-}
-
-fn with_condition(request: &DynamicObject, condition: Value) -> Vec<Value> {
+/// The conditions of a request, and one more that says whether it is Ready.
+fn with_ready(request: &DynamicObject, status: &str, reason: &str, message: &str) -> Vec<Value> {
     let mut conditions = request.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    conditions.push(condition);
+    let at = now();
+    conditions.push(
+        json!({ "type": "Ready", "status": status, "reason": reason, "message": message, "lastTransitionTime": at }),
+    );
     conditions
 }
 
 fn now() -> String {
     jiff::Timestamp::now().strftime("%FT%TZ").to_string()
-}
-
-fn is(request: &DynamicObject, type_: &str) -> bool {
-    let mut conditions = request.data["status"]["conditions"].as_array().into_iter().flatten();
-    conditions.any(|condition| condition["type"] == type_ && condition["status"] == "True")
-}
-
-fn condition(status: &str, reason: &str, message: &str) -> Value {
-    json!({ "type": "Ready", "status": status, "reason": reason, "message": message, "lastTransitionTime": now() })
 }

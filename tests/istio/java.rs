@@ -7,7 +7,7 @@ use crate::{
     client::ReadTrust,
     issuer::{ROOT, SERVER},
     objects,
-    run::{blocked, finish, phase},
+    run::{blocked, condition, finish, phase},
     testbed::{Cluster, SOON, wait_for, wait_for_value},
     truststores::{PASSWORD, jks, pkcs12},
     world::{CERTIFICATES, Layout, World},
@@ -75,9 +75,8 @@ pub(crate) fn to_another_subject(world: &mut World<'_>) -> Result<()> {
 /// Sets another subject in the CA's Certificate: cert-manager reissues it.
 fn rename_ca(world: &World<'_>) -> Result<()> {
     let before = world.newest_ca()?;
-    let patch = json!({ "spec": { "commonName": "gateway clients, next" } }).to_string();
-    let args = ["patch", "certificate", ROOT, "--type=merge", "--patch", &patch];
-    world.cluster.kubectl(args).ns(&world.ns).ok()?;
+    let patch = json!({ "spec": { "commonName": "gateway clients, next" } });
+    world.patch(&format!("certificates.cert-manager.io/{ROOT}"), &patch)?;
     wait_for("the new CA", SOON, || Ok(world.newest_ca()? != before))
 }
 
@@ -88,8 +87,7 @@ pub(crate) fn to_the_same_subject(world: &mut World<'_>) -> Result<()> {
     let first = hidden.min().context("a client that reads truststore.p12")?;
     wait_for_value("condition RotationReady to name the clients", SOON, || {
         let status = world.operator.status()?;
-        let mut conditions = status["conditions"].as_array().into_iter().flatten();
-        let ready = conditions.find(|condition| condition["type"] == "RotationReady" && condition["status"] == "False");
+        let ready = condition(&status, "RotationReady").filter(|ready| ready["status"] == "False");
         let said = ready.and_then(|ready| ready["message"].as_str());
         Ok(said.filter(|said| said.contains("truststore.p12") && said.contains(first)).map(str::to_owned))
     })?;

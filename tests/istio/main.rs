@@ -44,6 +44,7 @@ mod java;
 mod jdk;
 mod ml_dsa;
 mod objects;
+mod partners;
 mod paths;
 mod reissues;
 mod requests;

@@ -14,7 +14,7 @@ use crate::{
     issuers::{by_certificate, external_for},
     objects,
     requests::Requests,
-    run::{BLOCKED, is_full, needed_action, phase, renew_clients, summary, wait_end, wait_status},
+    run::{BLOCKED, finish, is_full, needed_action, phase, summary, wait_status},
     testbed::{Cluster, SOON, wait_for, wait_for_value},
     world::{FEW, Layout, World},
 };
@@ -100,8 +100,7 @@ pub(crate) fn request_failed(world: &mut World<'_>) -> Result<()> {
     issuer.accept_all();
     world.step("the client renewed")?;
     world.operator.reissue(&[refused])?;
-    wait_end(world)?;
-    renew_clients(world)
+    finish(world)
 }
 
 fn create_new_issuer(world: &mut World<'_>) -> Result<()> {
@@ -122,8 +121,7 @@ fn create_new_issuer(world: &mut World<'_>) -> Result<()> {
 /// The rotation to the new Issuer ends.
 fn end(world: &mut World<'_>) -> Result<()> {
     world.layout.ca.1 = NEW_ROOT.to_owned();
-    wait_end(world)?;
-    renew_clients(world)
+    finish(world)
 }
 
 /// Counts the requests of Certificates from now on.
@@ -179,8 +177,7 @@ pub(crate) fn others_are_reissued(world: &mut World<'_>) -> Result<()> {
     world.step("Issuer created")?;
     let secret = world.layout.gateway_secret["spec"]["issuerSecretName"].as_str().context("an Issuer's Secret")?;
     world.apply(&[objects::ca_issuer(MISSING, secret)])?;
-    wait_end(world)?;
-    renew_clients(world)
+    finish(world)
 }
 
 /// Waits until clients have certificates of the new CA, and a wait for a person names those that do not.
@@ -233,6 +230,5 @@ pub(crate) fn protected(world: &mut World<'_>) -> Result<()> {
     for kind in ["validatingadmissionpolicybinding", "validatingadmissionpolicy"] {
         world.cluster.kubectl(["delete", kind, &name]).ok()?;
     }
-    wait_end(world)?;
-    renew_clients(world)
+    finish(world)
 }

@@ -205,6 +205,11 @@ pub(crate) fn wait_status<T>(world: &World<'_>, what: &str, mut found: impl FnMu
     seen.with_context(|| world.operator.status().map_or_else(|error| error.to_string(), |status| summary(&status)))
 }
 
+/// A condition in a status.
+pub(crate) fn condition<'s>(status: &'s Value, type_: &str) -> Option<&'s Value> {
+    status["conditions"].as_array()?.iter().find(|condition| condition["type"] == type_)
+}
+
 /// The phase in a status.
 pub(crate) fn phase(status: &Value) -> &str {
     status["phase"].as_str().unwrap_or("no phase")

@@ -7,7 +7,7 @@ use crate::{
     acts::credential_name,
     issuer::{MANAGED, SERVER},
     objects::{gateway_of_pods, route},
-    run::{BLOCKED, needed_action, phase, renew_clients, summary, wait_end, wait_status},
+    run::{BLOCKED, finish, needed_action, phase, summary, wait_status},
     scenarios::OTHER,
     world::World,
 };
@@ -48,6 +48,5 @@ pub(crate) fn waits_for_it(world: &mut World<'_>) -> Result<()> {
     world.step("the Gateway names the managed Secret")?;
     let tls = json!({ "mode": "MUTUAL", "credentialName": MANAGED });
     world.apply(&[gateway_of_pods(&format!("{}-other", world.ns), NAME, &[OTHER], &tls)])?;
-    wait_end(world)?;
-    renew_clients(world)
+    finish(world)
 }

@@ -9,7 +9,7 @@ use crate::{
     acts::{self, wait_stopped},
     issuer::{Certificates, ROOT},
     issuers::by_certificate,
-    run::{BLOCKED, phase, renew_clients, summary, wait_end, wait_status},
+    run::{BLOCKED, condition, finish, phase, renew_clients, summary, wait_end, wait_status},
     scenarios::SHOP,
     testbed::{Cluster, wait_for},
     world::{FEW, Layout, World},
@@ -29,8 +29,7 @@ pub(crate) fn without_requests(cluster: &Cluster, ns: &str, hosts: &str) -> Resu
     cluster.apply(ns, &UNSTAGED.manifests(hosts))?;
     wait_for("the client's Certificate to be ready", ISSUED, || {
         let certificate = cluster.get("certificates.cert-manager.io", ns, CLIENT)?;
-        let mut conditions = certificate["status"]["conditions"].as_array().into_iter().flatten();
-        Ok(conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True"))
+        Ok(condition(&certificate["status"], "Ready").is_some_and(|ready| ready["status"] == "True"))
     })?;
     for request in cluster.list("certificaterequests.cert-manager.io", ns, "")? {
         let name = request["metadata"]["name"].as_str().unwrap_or_default();
@@ -106,8 +105,7 @@ fn resume_after_the_delay(world: &mut World<'_>) -> Result<()> {
     );
     world.step("istiod continued")?;
     world.continue_istiod()?;
-    wait_end(world)?;
-    renew_clients(world)
+    finish(world)
 }
 
 fn wait_stale(world: &World<'_>) -> Result<()> {
@@ -140,6 +138,5 @@ pub(crate) fn gateways_scaled_up(world: &mut World<'_>) -> Result<()> {
     wait_stale(world)?;
     world.step("second istiod continued")?;
     world.second_istiod()?.resume()?;
-    wait_end(world)?;
-    renew_clients(world)
+    finish(world)
 }

@@ -67,6 +67,7 @@ fn tls_settings<'a>(object: &'a Json<'a>, namespace: &'a str) -> Vec<TlsSettings
             is_upstream: true,
             hosts: Vec::new(),
             pins: Vec::new(),
+            issuer_annotation: None,
         })
     };
     settings(object).filter_map(of).collect()

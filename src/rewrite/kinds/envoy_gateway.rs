@@ -38,6 +38,7 @@ fn tls_settings<'a>(object: &'a Json<'a>, namespace: &'a str) -> Vec<TlsSettings
         is_upstream: false,
         hosts: Vec::new(),
         pins: pins.clone(),
+        issuer_annotation: None,
     };
     validation.get("caCertificateRefs").items().map(of).collect()
 }

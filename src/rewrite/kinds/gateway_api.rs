@@ -33,9 +33,8 @@ fn references<'a>(object: &'a Json<'a>, namespace: &'a str) -> Vec<Reference<'a>
     let validations: Vec<_> = frontends(&tls).flat_map(|settings| authorities(&settings)).collect();
     let listeners = spec.get("listeners");
     let certificates = listeners.items().flat_map(|listener| {
-        let annotation = issuer_annotation(object, &listener);
-        let certificates = certificates(&listener, namespace);
-        certificates.map(move |reference| Reference { issuer_annotation: annotation, ..reference })
+        let issuer_annotation = issuer_annotation(object, &listener);
+        certificates(&listener, namespace).map(move |reference| Reference { issuer_annotation, ..reference })
     });
     let config_maps: Vec<_> = validations.iter().filter_map(|node| config_map(node, namespace)).collect();
     let others = validations.into_iter().chain([tls.path(&["backend", "clientCertificateRef"])]);
@@ -96,7 +95,7 @@ fn tls_settings<'a>(object: &'a Json<'a>, namespace: &'a str) -> Vec<TlsSettings
     let spec = JsonPath::root(object).get("spec");
     let tls = spec.get("tls");
     let mut all: Vec<_> =
-        spec.get("listeners").items().flat_map(|listener| of_listener(&listener, &tls, namespace)).collect();
+        spec.get("listeners").items().flat_map(|listener| of_listener(object, &listener, &tls, namespace)).collect();
     let client = tls.path(&["backend", "clientCertificateRef"]);
     // The CAs for upstreams are in BackendTLSPolicies.
     all.extend(secret(&client, namespace).map(|reference| TlsSettings {
@@ -106,11 +105,17 @@ fn tls_settings<'a>(object: &'a Json<'a>, namespace: &'a str) -> Vec<TlsSettings
         is_upstream: true,
         hosts: Vec::new(),
         pins: Vec::new(),
+        issuer_annotation: None,
     }));
     all
 }
 
-fn of_listener<'a>(listener: &JsonPath<'a>, gateway: &JsonPath<'a>, namespace: &'a str) -> Vec<TlsSettings<'a>> {
+fn of_listener<'a>(
+    object: &Json<'_>,
+    listener: &JsonPath<'a>,
+    gateway: &JsonPath<'a>,
+    namespace: &'a str,
+) -> Vec<TlsSettings<'a>> {
     let tls = listener.get("tls");
     if tls.value.is_null() || tls.value["mode"] == "Passthrough" {
         return Vec::new();
@@ -130,6 +135,7 @@ fn of_listener<'a>(listener: &JsonPath<'a>, gateway: &JsonPath<'a>, namespace: &
         is_upstream: false,
         hosts: hosts.clone(),
         pins: Vec::new(),
+        issuer_annotation: issuer_annotation(object, listener),
     };
     match certificates.first() {
         _ if !authorities.is_empty() => authorities.into_iter().map(|(node, trust)| settings(node, trust)).collect(),

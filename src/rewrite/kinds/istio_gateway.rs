@@ -102,7 +102,15 @@ fn settings<'a>(server: &JsonPath<'a>, proxies: &Place<'a>) -> Option<TlsSetting
     let pins = tls.texts("verifyCertificateHash").chain(tls.texts("verifyCertificateSpki")).collect();
     let is_used = !presents.is_empty() || trust != TrustSource::NotVerified;
     let hosts = server.texts("hosts").collect();
-    is_used.then_some(TlsSettings { deciding_field, presents, trust, is_upstream: false, hosts, pins })
+    is_used.then_some(TlsSettings {
+        deciding_field,
+        presents,
+        trust,
+        is_upstream: false,
+        hosts,
+        pins,
+        issuer_annotation: None,
+    })
 }
 
 fn explicit_trust<'a>(tls: &JsonPath<'a>, proxies: &Place<'a>) -> TrustSource<'a> {

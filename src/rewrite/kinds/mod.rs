@@ -78,8 +78,8 @@ impl<'a> Reference<'a> {
 
     /// Whether another field names the same object.
     pub(super) fn is_same_name(&self, other: &Self) -> bool {
-        let of = |one: &'_ Self| (one.kind, one.issuer_annotation);
-        (of(self), self.name, &self.place) == (of(other), other.name, &other.place)
+        let is_renamed_alike = self.issuer_annotation == other.issuer_annotation;
+        is_renamed_alike && (self.kind, self.name, &self.place) == (other.kind, other.name, &other.place)
     }
 
     /// Whether this is the field's value.

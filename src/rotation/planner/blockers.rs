@@ -6,61 +6,22 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use super::bundles::{config_map_fault, served_chains};
-use super::deadlines::{client_deadline, deadline, end_of_serving, switch_deadline};
+use super::clients::{clients_that, needs_restart, restart_help};
+use super::deadlines::{client_deadline, deadline, end_of_serving, is_ahead, switch_deadline};
 use super::history::{ReaderSource, View, holds, verifies_to_the_end};
-use super::shared_clients::{GatewaysBehind, gateways_behind, signing};
-use super::snapshot::{CaConfigMap, ClientState, Issuance, REPORT_TIMEOUT, Snapshot, SourceState, TrustCopy};
+use super::pause::{Pause, command_for};
+use super::shared_clients::{GatewaysBehind, gateways_behind};
+use super::snapshot::{CaConfigMap, ClientState, Issuance, Snapshot, SourceState, TrustCopy};
 use crate::api::names::{ADOPT, CACERT_SUFFIX, managed_config_map_name};
-use crate::api::{SourceKind, StepName, TrustBundleTarget, Wait, WindowState};
+use crate::api::{SourceKind, StepName, TrustBundleTarget, Wait};
 use crate::registry::Entry;
 use crate::rotation::journal::Version;
 use crate::rotation::name_list::few;
 use crate::rotation::readers::{SourceName, TlsReader, is_among, sibling_or_self};
 use crate::trust::Certificate;
 
-/// Why disruptive steps wait.
-#[derive(Clone, Debug)]
-pub(in crate::rotation) struct Pause {
-    /// When it ends without a person.
-    pub(super) until: Option<Timestamp>,
-    pub(in crate::rotation) reason: String,
-    /// Whether a person has to act.
-    pub(super) needs_action: bool,
-}
-
-impl Pause {
-    /// A pause that ends only when a person acts, or at a deadline.
-    pub(super) fn for_action(reason: impl Into<String>) -> Self {
-        Self { until: None, reason: reason.into(), needs_action: true }
-    }
-
-    /// A pause that ends without a person, at `until` if that is known.
-    pub(super) fn without_action(until: Option<Timestamp>, reason: impl Into<String>) -> Self {
-        Self { until, reason: reason.into(), needs_action: false }
-    }
-
-    pub(super) fn wait(self, step: StepName) -> Wait {
-        let Self { until, reason, needs_action } = self;
-        Wait { step, reason, until, needs_action }
-    }
-
-    /// The pause by `spec.paused`, or by the policy's `changeWindows`, whose state is `windows`.
-    pub(in crate::rotation) fn of(entry: &Entry, windows: WindowState) -> Option<Self> {
-        if entry.spec.paused {
-            return Some(Self::for_action("spec.paused is true. To continue, set it to false"));
-        }
-        let change_windows = &entry.policy.change_windows;
-        if windows.is_open || change_windows.is_empty() {
-            return None;
-        }
-        let reason = match (windows.until, change_windows.iter().find_map(|window| window.zone().err())) {
-            (None, Some(unknown)) => format!("No change window of the RotationPolicy ever opens: {unknown}"),
-            (None, None) => "No change window of the RotationPolicy ever opens. Correct changeWindows".to_owned(),
-            (Some(_), _) => "No change window of the RotationPolicy is open".to_owned(),
-        };
-        Some(Self { until: windows.until, reason, needs_action: windows.until.is_none() })
-    }
-}
+/// The command with which a person renews a Certificate.
+const RENEW: &str = "cmctl renew";
 
 /// Why a gateway does not have the new CA yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,7 +106,7 @@ impl<'a> Blockers<'a> {
             return Some(Pause { until: deadline, ..Pause::for_action(reason) });
         }
         let blocker = certificate.renewal.blocker(self.view.now)?;
-        let renew = renew_command(name);
+        let renew = command_for(RENEW, name);
         let advice = match deadline {
             Some(at) => format!(
                 "Renew it before {at}, when it is reissued regardless because a CA that it depends on expires: {renew}"
@@ -168,8 +129,8 @@ impl<'a> Blockers<'a> {
         if self.pause.is_none() && by_hash.is_none() && !certificate.is_some_and(is_closed) {
             return None;
         }
-        let held = self.view.journal.newest_of(&client.name);
-        let deadline = held.and_then(|held| client_deadline(self.view, held));
+        let newest = self.view.journal.newest_of(&client.name);
+        let deadline = newest.and_then(|newest| client_deadline(self.view, newest));
         let by_hash = by_hash.filter(|_| self.is_ahead(deadline));
         let by_hash = by_hash.map(|(_, reason)| Pause { until: deadline, ..Pause::for_action(reason.as_str()) });
         self.reissue_pause(certificate, deadline).or(by_hash)
@@ -238,64 +199,7 @@ impl<'a> Blockers<'a> {
     }
 
     fn is_ahead(&self, deadline: Option<Timestamp>) -> bool {
-        deadline.is_none_or(|at| self.view.now < at)
-    }
-}
-
-impl GatewaysBehind<'_> {
-    /// Why certificates of the new CA have to wait: some of this GatewaySecret's clients connect to those gateways, too.
-    pub(super) fn pause(&self, view: &View<'_>) -> Option<Pause> {
-        let clients = clients_that(view, |_, held| self.accept(held, view.now))?;
-        let Entry { name, .. } = self.entry;
-        if self.is_written {
-            let reason = format!(
-                "Gateways of GatewaySecret {name} accept {clients}, too, and some may not trust the new CA yet. Status of {name} says which"
-            );
-            return Some(Pause::without_action(None, reason));
-        }
-        // The agent reconciles one after the other.
-        let since = signing(view).iter().filter_map(|ca| since(view.journal, ca)).max();
-        let is_late = since.is_some_and(|since| view.now.duration_since(since) > REPORT_TIMEOUT);
-        let reason = format!(
-            "Gateways of GatewaySecret {name} accept {clients}, too, and do not have the new CA. Add it to Secret {} or to spec.additionalTrust \
-             of {name}",
-            self.entry.client_ca_name()
-        );
-        Some(Pause { needs_action: is_late, ..Pause::for_action(reason) })
-    }
-}
-
-fn since(journal: &crate::rotation::journal::Journal, ca: &Certificate) -> Option<Timestamp> {
-    journal.client_issuers.iter().find(|issuer| issuer.certificate == *ca).map(|issuer| issuer.since)
-}
-
-/// Takes the clients out that must not be reissued yet, and returns why. Shortly before a CA that one depends on expires, nothing holds it.
-pub(super) fn block_shared(
-    view: &View<'_>,
-    behind: &[GatewaysBehind<'_>],
-    lagging: &mut Vec<&ClientState>,
-) -> Vec<Pause> {
-    let mut pauses = Vec::new();
-    for gateways in behind {
-        let before = lagging.len();
-        lagging.retain(|client| {
-            !view.journal.newest_of(&client.name).is_some_and(|version| is_blocked_by(view, gateways, version))
-        });
-        pauses.extend(if lagging.len() < before { gateways.pause(view) } else { None });
-    }
-    pauses
-}
-
-/// Whether a version of a client stays until those gateways trust the new CA.
-pub(super) fn is_blocked_by(view: &View<'_>, gateways: &GatewaysBehind<'_>, version: &Version) -> bool {
-    gateways.accept(version, view.now) && client_deadline(view, version).is_none_or(|at| view.now < at)
-}
-
-/// The command with which a person renews a Certificate.
-fn renew_command(certificate: &str) -> String {
-    match certificate.split_once('/') {
-        Some((namespace, name)) => format!("cmctl renew {name} -n {namespace}"),
-        None => format!("cmctl renew {certificate}"),
+        is_ahead(self.view, deadline)
     }
 }
 
@@ -303,7 +207,7 @@ fn renew_command(certificate: &str) -> String {
 pub(super) fn refused_reissue(certificate: &Issuance) -> Option<Pause> {
     let (name, refused) = (&certificate.name, certificate.refused.as_ref().filter(|_| !certificate.is_issuing())?);
     let refused = refused.trim_end_matches('.');
-    let renew = renew_command(name);
+    let renew = command_for(RENEW, name);
     Some(Pause::for_action(format!("Certificate {name} is not reissued. {refused}. Or renew it yourself: {renew}")))
 }
 
@@ -311,33 +215,6 @@ impl SwitchBlocker {
     pub(super) fn of(view: &View<'_>, served: &[Certificate], clients: Option<String>) -> Option<Self> {
         Some(Self { clients, end: end_of_serving(view, served)?, switch: switch_deadline(view, served)? })
     }
-}
-
-/// The names of clients that may use a version for which `is` holds, as text.
-pub(super) fn clients_that(view: &View<'_>, is: impl Fn(&str, &Version) -> bool) -> Option<String> {
-    let label = |name: &str| {
-        if view.snapshot.all_clients().any(|client| client.name == name) {
-            return name.to_owned();
-        }
-        let version = view.clients_in_use.iter().filter(|(held_by, _)| *held_by == name);
-        let end = version.filter_map(|(_, version)| version.chain.first()).map(|leaf| leaf.not_after).max();
-        let until = end.map_or("its certificate expires, at an unknown time".to_owned(), |end| end.to_string());
-        format!("{name} (its Secret is no longer declared, but a workload that loaded it may use it until {until})")
-    };
-    few(view.clients_in_use.iter().filter(|(name, version)| is(name, version)).map(|(name, _)| label(name)))
-}
-
-/// Whether a client may use a version for which `is` holds although its Secret has a newer one for which it does not,
-/// until the client is restarted.
-pub(super) fn needs_restart(view: &View<'_>, is: impl Fn(&str, &Version) -> bool) -> bool {
-    let loads_once = |name: &str| view.snapshot.clients.iter().any(|client| client.name == name && client.loads_once);
-    let has_it = |name: &str| view.journal.newest_of(name).is_some_and(|newest| !is(name, newest));
-    view.clients_in_use.iter().any(|(name, version)| is(name, version) && has_it(name) && loads_once(name))
-}
-
-/// What follows the names of clients that do not trust a CA yet. `needs_action`: see [`needs_restart`].
-pub(super) fn restart_help(needs_action: bool) -> &'static str {
-    if needs_action { ". Restart those that read their CAs only at startup" } else { "" }
 }
 
 /// Why clients of some namespaces are unknown, and what to do: a sentence.

@@ -75,9 +75,8 @@ impl Bundles {
         let gateways = keeping_connections(view, gateways, stored, &presented, admits);
         let published = view.journal.client_bundles.last().map(|bundle| bundle.trust.as_slice()).unwrap_or_default();
         let clients = keeping_connections(view, clients, published, &served_chains(view), verifies);
-        let used = view.snapshot.managed.map(|managed| managed.anchors.as_slice()).unwrap_or_default();
         let source = format!("Secret {}", view.entry.source_name());
-        let managed = ListedBundle::of(view, &gateways.trust, used, (list_source(view.snapshot), &source));
+        let managed = ListedBundle::of(view, &gateways.trust, stored, (list_source(view.snapshot), &source));
         let mut unlisted: Vec<_> = managed.left_out.into_iter().collect();
         let sibling = sibling_bundle(view, &gateways.trust, &mut unlisted);
         let mut config_maps = Vec::new();

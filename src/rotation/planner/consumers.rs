@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::blockers::Pause;
 use super::history::{View, holds, verifies_to_the_end};
+use super::pause::Pause;
 use super::snapshot::{LoadedTrust, REPORT_TIMEOUT, Snapshot, TrustLoader};
 use crate::api::{StepName, Wait};
 use crate::rotation::journal::{Journal, Version};

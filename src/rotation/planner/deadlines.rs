@@ -3,8 +3,14 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::history::{View, admits, end_of_intermediates, verifies};
+use super::rules::{Rule, applies};
 use crate::rotation::journal::{Authority, Version};
 use crate::trust::Certificate;
+
+/// Whether a deadline, if there is one, is in the future.
+pub(super) fn is_ahead(view: &View<'_>, deadline: Option<Timestamp>) -> bool {
+    deadline.is_none_or(|at| view.now < at)
+}
 
 /// When the serving certificate is switched regardless of clients: shortly before it expires, since clients would then
 /// reject it anyway.
@@ -46,7 +52,8 @@ fn last_end(issuers: &[Authority], suffices: impl Fn(&[Certificate]) -> bool) ->
 /// When a serving certificate is reissued although single clients do not trust the CA of the next one: late enough that the clients that are
 /// reissued at [`serving_deadline`] do.
 pub(super) fn last_reissue(view: &View<'_>, chain: &[Certificate]) -> Option<Timestamp> {
-    serving_deadline(view, chain).map(|at| at.saturating_add(all_delays(view)).unwrap_or(Timestamp::MAX))
+    let deadline = serving_deadline(view, chain).filter(|_| applies(Rule::TheEndOverridesClients))?;
+    Some(deadline.saturating_add(all_delays(view)).unwrap_or(Timestamp::MAX))
 }
 
 /// The deadline for what depends on a CA that expires at `end`: earlier by twice the time that all steps take.

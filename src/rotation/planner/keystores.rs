@@ -1,8 +1,9 @@
 //! Java clients whose reissue waits, because their truststores would hide a CA.
 
-use super::blockers::Pause;
-use super::deadlines::client_deadline;
-use super::history::{View, admits, authorities, migrated};
+use super::clients::is_admitted;
+use super::deadlines::{client_deadline, is_ahead};
+use super::history::{View, authorities, migrated};
+use super::pause::Pause;
 use super::snapshot::{ClientState, Snapshot};
 use super::truststores::{hidden, hides};
 use crate::api::{StepName, Wait};
@@ -10,7 +11,7 @@ use crate::rotation::name_list::few;
 
 /// Removes clients from those to reissue because the truststore of one would hide a CA that it needs, and returns why. All wait, since the way out may
 /// be another CA. A client is reissued regardless shortly before a CA expires on which its connection depends, and if no gateway accepts it any more.
-pub(super) fn hold(view: &View<'_>, lagging: &mut Vec<&ClientState>) -> Option<Pause> {
+pub(super) fn block(view: &View<'_>, lagging: &mut Vec<&ClientState>) -> Option<Pause> {
     let next = match view.journal.offered.as_slice() {
         [] => view.journal.client_bundles.last().map(|bundle| bundle.trust.as_slice()).unwrap_or_default(),
         offered => offered,
@@ -18,11 +19,10 @@ pub(super) fn hold(view: &View<'_>, lagging: &mut Vec<&ClientState>) -> Option<P
     let hidden = hidden(next)?;
     let newest = |client: &ClientState| view.journal.newest_of(&client.name);
     let deadline = |client: &ClientState| newest(client).and_then(|newest| client_deadline(view, newest));
-    let is_admitted = |client: &ClientState| {
-        let issuers = view.journal.client_issuers.iter().map(|issuer| std::slice::from_ref(&issuer.certificate));
-        newest(client).is_some_and(|newest| issuers.into_iter().any(|ca| admits(ca, &newest.chain, view.now)))
+    let is_due = |client: &ClientState| {
+        let is_accepted = newest(client).is_some_and(|newest| is_admitted(view, newest));
+        !is_accepted || !is_ahead(view, deadline(client))
     };
-    let is_due = |client: &ClientState| !is_admitted(client) || deadline(client).is_some_and(|at| at <= view.now);
     // A new certificate would not change what its truststore shows.
     let is_useless = |client: &ClientState| {
         newest(client).is_some_and(|newest| migrated(&view.client_issuers, &newest.chain, view.now))

@@ -6,16 +6,19 @@
 //!
 //! The files in the order in which a snapshot passes through them: `snapshot` (what was read), `history` (what the journal records of it, and the
 //! view of both that all steps take), `probe` (what gateways showed over TLS), `consumers` (what TrustConsumers have loaded), `deadlines` (when a step is
-//! taken regardless), `bundles` (which CAs are in which bundle), `revocation` (which of them have a list), `blockers` (what a step waits for), `pace`
-//! (when a certificate is requested again) and `plan` (the steps).
+//! taken regardless), `bundles` (which CAs are in which bundle), `revocation` (which of them have a list), `clients` and `shared_clients` (which clients
+//! a step waits for), `keystores` (which of them would not find a CA), `blockers` (what a step waits for), `pace` (when a certificate is requested
+//! again) and `plan` (the steps).
 
 mod blockers;
 mod bundles;
+mod clients;
 mod consumers;
 mod deadlines;
 mod history;
 mod keystores;
 mod pace;
+mod pause;
 mod plan;
 mod probe;
 mod revocation;
@@ -27,9 +30,9 @@ mod truststores;
 #[cfg(test)]
 mod tests;
 
-pub(super) use blockers::Pause;
 pub use blockers::{SwitchBlocker, TrustSourceBlocker};
 pub(super) use keystores::successor_wait;
+pub(super) use pause::Pause;
 pub use plan::{PairOf, Plan, Step, plan};
 pub(super) use revocation::list_source;
 #[cfg(feature = "edge")]

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::blockers::Pause;
+use super::pause::{Pause, command_for};
 use super::rules::{Rule, applies};
 use super::snapshot::Issuance;
 
@@ -97,8 +97,5 @@ pub(super) fn is_in_progress(certificate: &Issuance, now: Timestamp) -> bool {
 }
 
 fn describe(name: &str) -> String {
-    match name.split_once('/') {
-        Some((namespace, name)) => format!("kubectl describe certificate {name} -n {namespace}"),
-        None => format!("kubectl describe certificate {name}"),
-    }
+    command_for("kubectl describe certificate", name)
 }

@@ -5,16 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use super::blockers::{
-    Blockers, Pause, SwitchBlocker, TrustSourceBlocker, block_shared, clients_that, config_map_blocker, is_blocked_by,
-    needs_restart, refused_reissue, restart_help, unlisted_clients,
+    Blockers, SwitchBlocker, TrustSourceBlocker, config_map_blocker, refused_reissue, unlisted_clients,
 };
 use super::bundles::{Bundles, LeftOut, PlannedBundle};
-use super::deadlines::{client_deadline, last_reissue, serving_deadline};
+use super::clients::{clients_that, is_admitted, needs_restart, restart_help};
+use super::deadlines::{client_deadline, is_ahead, last_reissue, serving_deadline};
 use super::history::{View, admits, authorities, holds, verifies, verifies_to_the_end};
+use super::pause::Pause;
 use super::revocation::list_source;
-use super::rules::{Rule, applies};
 use super::snapshot::{ClientState, Issuance, Pending, Snapshot, TrustCopy};
-use super::{consumers, history, keystores, pace, probe};
+use super::{consumers, history, keystores, pace, probe, shared_clients};
 use crate::api::names::{ADOPT, CACERT_SUFFIX};
 use crate::api::{Endpoints, Mode, Period, Phase, StepName, TrustSourceUse, Wait};
 use crate::rotation::SecretSummary;
@@ -158,9 +158,6 @@ fn plan_with(snapshot: &Snapshot<'_>, delays: DelaysInForce, before: &Journal, n
         view.gateways_in_use.iter().all(|version| version.trust.contains(ca))
             && sibling.iter().all(|version| holds(&version.trust, std::slice::from_ref(*ca), now))
     };
-    let by_hash = blockers.by_hash.as_ref().map(|(_, reason)| reason.clone());
-    let blocks = |reason: &String| decided.waits.iter().any(|wait| wait.reason.contains(reason.as_str()));
-    let pinned = by_hash.filter(blocks);
     let mut plan = Plan {
         phase: phase(&view, &blockers, &bundles.gateways),
         journal: Journal::default(),
@@ -170,7 +167,7 @@ fn plan_with(snapshot: &Snapshot<'_>, delays: DelaysInForce, before: &Journal, n
         waits: decided.waits,
         unlisted_clients: unlisted_clients(snapshot),
         lagging: if decided.hidden.is_none() { lagging(&view, &blockers) } else { Vec::new() },
-        pinned,
+        pinned: decided.pinned,
         hidden: decided.hidden,
         unknown_clients: unknown_clients(&view),
         cut_off: Vec::new(),
@@ -300,6 +297,7 @@ struct Decided {
     waits: Vec<Wait>,
     switch_blocker: Option<SwitchBlocker>,
     undistrusted: Option<String>,
+    pinned: Option<String>,
     hidden: Option<String>,
 }
 
@@ -399,9 +397,8 @@ fn expired_signers(view: &View<'_>) -> impl Iterator<Item = String> {
 /// Mode `Copy`: the managed Secret holds what the source Secret does.
 fn copy_source(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
     let Ok(source) = view.snapshot.usable_source() else { return };
-    let lists = list_source(view.snapshot).and_then(|lists| lists.revocation.as_ref());
     let is_copy = |copy: &SecretSummary| {
-        copy.anchors == source.anchors && copy.chain == source.chain && copy.revocation.as_ref() == lists
+        copy.anchors == source.anchors && copy.chain == source.chain && has_wanted_lists(view, copy)
     };
     if view.snapshot.managed.is_some_and(is_copy) {
         return;
@@ -440,8 +437,7 @@ fn write_managed(view: &View<'_>, blockers: &Blockers<'_>, bundles: &Bundles, de
     }
     // If the agent wrote the content itself, another write would not correct it.
     let is_ours = |held: &SecretSummary| held.denials.is_empty() || held.is_plain;
-    let lists = list_source(view.snapshot).and_then(|lists| lists.revocation.as_ref());
-    let is_current = |stored: &SecretSummary| stored.anchors == bundles.managed && stored.revocation.as_ref() == lists;
+    let is_current = |stored: &SecretSummary| stored.anchors == bundles.managed && has_wanted_lists(view, stored);
     let is_written = view.snapshot.managed.is_some_and(|stored| is_current(stored) && is_ours(stored));
     if !is_written || pair == PairOf::Source {
         decided.steps.push(Step::WriteManaged { trust: bundles.managed.clone(), pair });
@@ -462,6 +458,11 @@ fn write_managed(view: &View<'_>, blockers: &Blockers<'_>, bundles: &Bundles, de
             decided.waits.push(Pause { until: Some(until), ..Pause::for_action(reason) }.wait(StepName::DropOldCA));
         }
     }
+}
+
+/// Whether the stored managed Secret has the revocation lists that it should have.
+fn has_wanted_lists(view: &View<'_>, managed: &SecretSummary) -> bool {
+    managed.revocation.as_ref() == list_source(view.snapshot).and_then(|source| source.revocation.as_ref())
 }
 
 fn left_out_pause(left_out: &LeftOut) -> Pause {
@@ -550,10 +551,9 @@ fn rejected(waiting: &[(&ClientState, &Pending)]) -> Option<String> {
 /// not reissue it more often than a rotation takes, nor right after an issuance that failed.
 fn learn_blocker(view: &View<'_>, blockers: &Blockers<'_>, certificate: &Issuance, newest: Timestamp) -> Option<Pause> {
     let (name, delays) = (&certificate.name, &view.entry.policy.propagation_delays);
-    let pace = delays.gateways.duration().saturating_add(delays.clients.duration());
-    let after = |at: Option<Timestamp>, pace| at.map(|at| at.saturating_add(pace).unwrap_or(Timestamp::MAX));
-    let next = after(certificate.issued, pace).max(pace::after_failure(certificate));
-    let next = next.filter(|next| view.now < *next);
+    let interval = delays.gateways.duration().saturating_add(delays.clients.duration());
+    let after_last = certificate.issued.map(|issued| issued.saturating_add(interval).unwrap_or(Timestamp::MAX));
+    let next = after_last.max(pace::after_failure(certificate)).filter(|next| view.now < *next);
     if certificate.is_issuing() {
         let reason = format!("Certificate {name} of the same issuer is being reissued to obtain the CA");
         return Some(Pause::without_action(None, reason));
@@ -647,23 +647,22 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
         pauses.extend(pause);
         is_free
     });
+    // The waits may count this reason without its text.
+    let by_hash = blockers.by_hash.as_ref().map(|(_, reason)| reason);
+    decided.pinned = by_hash.filter(|reason| pauses.iter().any(|pause| pause.reason == **reason)).cloned();
     decided.waits.extend(pause_waits(step, pauses));
     // A client that no gateway accepts any more can be reissued regardless.
-    let is_admitted = |held: &Version| {
-        let known = view.journal.client_issuers.iter().map(|authority| std::slice::from_ref(&authority.certificate));
-        known.into_iter().any(|ca| admits(ca, &held.chain, view.now))
-    };
     if let Some(blocker) = &blockers.readers {
-        let waits = |held: &Version| is_admitted(held) && client_deadline(view, held).is_none_or(|at| view.now < at);
+        let waits = |version: &Version| is_admitted(view, version) && is_ahead(view, client_deadline(view, version));
         let before = lagging.len();
         lagging.retain(|client| !newest(client).is_some_and(waits));
         if lagging.len() < before {
             decided.wait_for_source(step, blocker);
         }
     }
-    let blocked = block_shared(view, &blockers.behind, &mut lagging);
+    let blocked = shared_clients::block(view, &blockers.behind, &mut lagging);
     decided.waits.extend(pause_waits(step, blocked));
-    if let Some(pause) = keystores::hold(view, &mut lagging) {
+    if let Some(pause) = keystores::block(view, &mut lagging) {
         decided.hidden = Some(pause.reason.clone());
         decided.waits.push(pause.wait(step));
     }
@@ -678,8 +677,14 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
         decided.wait(step, known, "The webhook may not know the clients' new bundle yet");
         return;
     }
+    request_reissues(view, &lagging, decided);
+}
+
+/// Requests certificates for clients: [`AT_ONCE`] at the same time.
+fn request_reissues(view: &View<'_>, lagging: &[&ClientState], decided: &mut Decided) {
+    let step = StepName::ReissueClients;
     let (mut pauses, mut due, mut names, changed) = (Vec::new(), Vec::new(), Vec::new(), view.changed());
-    for client in &lagging {
+    for client in lagging {
         let Some(certificate) = &client.certificate else { continue };
         // A refused request takes no place of another.
         if let Some(refused) = refused_reissue(certificate) {
@@ -687,7 +692,7 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
             pauses.push(refused);
             continue;
         }
-        let deadline = || newest(client).and_then(|newest| client_deadline(view, newest));
+        let deadline = || client_deadline(view, view.journal.newest_of(&client.name)?);
         match pace::pause(certificate, changed, deadline, view.now) {
             Some(pause) => pauses.push(pause),
             None if certificate.is_issuing() => names.push(certificate.name.clone()),
@@ -777,11 +782,6 @@ fn reissue_source(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decide
             None => decided.reissue_for(step, certificate),
         },
     }
-}
-
-/// Whether a deadline that overrides waits for single clients is in the future.
-fn is_ahead(view: &View<'_>, deadline: Option<Timestamp>) -> bool {
-    deadline.is_none_or(|at| view.now < at) || !applies(Rule::TheEndOverridesClients)
 }
 
 /// The clients that do not trust the new CA yet, and what happens to them at the deadline.
@@ -953,8 +953,9 @@ fn lagging(view: &View<'_>, blockers: &Blockers<'_>) -> Vec<String> {
     let waits = |name: &str| {
         let client = view.snapshot.clients.iter().find(|client| client.name == name);
         let newest = view.journal.newest_of(name);
-        let is_behind = |gateways| newest.is_some_and(|newest| is_blocked_by(view, gateways, newest));
-        client.is_some_and(|client| blockers.client_pause(client).is_some()) || blockers.behind.iter().any(is_behind)
+        let is_shared =
+            newest.is_some_and(|newest| blockers.behind.iter().any(|gateways| gateways.block(view, newest)));
+        is_shared || client.is_some_and(|client| blockers.client_pause(client).is_some())
     };
     // The journal is a map, so names are sorted.
     let lagging = view.clients_in_use.iter().filter(|(_, held)| lags(held));

@@ -6,16 +6,16 @@
 
 use jiff::Timestamp;
 
-use super::blockers::Pause;
 use super::history::{View, admits, authorities};
 use super::pace;
+use super::pause::Pause;
 use super::rules::{Rule, applies};
 use super::snapshot::{Answer, Endpoint, Issuance, LoadedTrust, ProbeResult, Shown, Snapshot};
 use crate::api::{Endpoints, ProbeMode, Wait};
 use crate::rotation::journal::{Sightings, Version};
 use crate::rotation::name_list::few;
 
-/// Removes versions that no endpoint uses according to the probe, and keeps those that an endpoint uses even after the
+/// Marks versions as over that no endpoint uses according to the probe, and keeps those that an endpoint uses even after the
 /// propagation delay.
 pub(super) fn record_sightings(snapshot: &Snapshot<'_>, versions: &mut [Version], now: Timestamp) {
     let (entry, policy) = (snapshot.entry, &snapshot.entry.policy);
@@ -119,7 +119,11 @@ impl<'a> Evidence<'a> {
     fn sightings(&self, version: &Version, known: &[String]) -> Sightings {
         let consumers = version.seen.consumers.clone();
         let Some(replaced) = version.replaced else { return Sightings { consumers, ..Sightings::default() } };
-        let with = |before: &[String], has: &dyn Fn(&Shown) -> Option<bool>| {
+        // An endpoint with a version that equals the newest has what was written last: a CA was added, and the copy has it no longer.
+        let with = |is_newest: bool, before: &[String], has: &dyn Fn(&Shown) -> Option<bool>| {
+            if is_newest {
+                return Vec::new();
+            }
             let has = |endpoint: &&Endpoint| {
                 let shown = endpoint.shown.as_ref().ok().filter(|_| endpoint.at >= replaced);
                 shown.and_then(has).unwrap_or_else(|| before.contains(&endpoint.address))
@@ -135,15 +139,14 @@ impl<'a> Evidence<'a> {
             true => !self.trusts_newest(version),
             false => self.admits_canary(self.newest) && !self.admits_canary(version),
         };
-        // An endpoint with a version that equals the newest has what was written last: a CA was added, and the copy has it no longer.
-        let is_newest = [version.chain == self.newest.chain, version.trust == self.newest.trust];
-        let differing = |at: usize, seen: Vec<String>| if is_newest[at] { Vec::new() } else { seen };
-        let seen = Sightings {
-            leaf: with(&version.seen.leaf, &|shown| Some(has_leaf(shown))),
-            bundle: with(&version.seen.bundle, &|shown| shown.canary.filter(|_| differs).map(lacks_ca)),
+        let Version { chain, trust, seen, .. } = version;
+        Sightings {
+            leaf: with(*chain == self.newest.chain, &seen.leaf, &|shown| Some(has_leaf(shown))),
+            bundle: with(*trust == self.newest.trust, &seen.bundle, &|shown| {
+                shown.canary.filter(|_| differs).map(lacks_ca)
+            }),
             consumers,
-        };
-        Sightings { leaf: differing(0, seen.leaf), bundle: differing(1, seen.bundle), ..seen }
+        }
     }
 }
 

@@ -6,9 +6,13 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
+use super::clients::clients_that;
+use super::deadlines::{client_deadline, is_ahead};
 use super::history::{View, admits, authorities, holds};
+use super::pause::Pause;
 #[cfg(feature = "edge")]
-use super::snapshot::{ClientState, Snapshot};
+use super::snapshot::Snapshot;
+use super::snapshot::{ClientState, REPORT_TIMEOUT};
 use crate::connectivity;
 use crate::registry::Entry;
 #[cfg(feature = "edge")]
@@ -48,10 +52,10 @@ pub(crate) fn shared_clients(
 
 /// Another GatewaySecret whose gateways may not trust the CA that signs clients from now on.
 pub(super) struct GatewaysBehind<'a> {
-    pub(super) entry: &'a Entry,
+    entry: &'a Entry,
     bundle: Vec<Certificate>,
     /// Its managed Secret has the CA.
-    pub(super) is_written: bool,
+    is_written: bool,
 }
 
 /// The GatewaySecrets of the namespace that share a CA of clients with this one, and whose gateways may not trust the next one yet.
@@ -80,15 +84,55 @@ pub(super) fn gateways_behind<'a>(view: &View<'a>) -> Vec<GatewaysBehind<'a>> {
 }
 
 /// The CA that signs clients, or the CAs of which one does.
-pub(super) fn signing(view: &View<'_>) -> Vec<Certificate> {
+fn signing(view: &View<'_>) -> Vec<Certificate> {
     let Ok(source) = view.snapshot.usable_client_ca() else { return Vec::new() };
     let signing = source.chain.first().filter(|signing| source.anchors.contains(signing));
     signing.map_or_else(|| authorities(source), |signing| vec![signing.clone()])
 }
 
+/// Removes the clients that these gateways block from those to reissue, and returns why.
+pub(super) fn block(view: &View<'_>, behind: &[GatewaysBehind<'_>], lagging: &mut Vec<&ClientState>) -> Vec<Pause> {
+    let mut pauses = Vec::new();
+    for gateways in behind {
+        let before = lagging.len();
+        lagging
+            .retain(|client| !view.journal.newest_of(&client.name).is_some_and(|newest| gateways.block(view, newest)));
+        pauses.extend(if lagging.len() < before { gateways.pause(view) } else { None });
+    }
+    pauses
+}
+
 impl GatewaysBehind<'_> {
-    /// Whether its gateways accept a version of a client.
-    pub(super) fn accept(&self, held: &Version, now: Timestamp) -> bool {
-        !held.chain.is_empty() && admits(&self.bundle, &held.chain, now)
+    /// Why certificates of the new CA have to wait: some of this GatewaySecret's clients connect to those gateways, too.
+    pub(super) fn pause(&self, view: &View<'_>) -> Option<Pause> {
+        let clients = clients_that(view, |_, version| self.accept(version, view.now))?;
+        let Entry { name, .. } = self.entry;
+        if self.is_written {
+            let reason = format!(
+                "Gateways of GatewaySecret {name} accept {clients}, too, and some may not trust the new CA yet. Status of {name} says which"
+            );
+            return Some(Pause::without_action(None, reason));
+        }
+        // The agent reconciles one after the other.
+        let signing = signing(view);
+        let signers = view.journal.client_issuers.iter().filter(|issuer| signing.contains(&issuer.certificate));
+        let since = signers.map(|issuer| issuer.since).max();
+        let is_late = since.is_some_and(|since| view.now.duration_since(since) > REPORT_TIMEOUT);
+        let reason = format!(
+            "Gateways of GatewaySecret {name} accept {clients}, too, and do not have the new CA. Add it to Secret {} or to spec.additionalTrust \
+             of {name}",
+            self.entry.client_ca_name()
+        );
+        Some(Pause { needs_action: is_late, ..Pause::for_action(reason) })
+    }
+
+    /// Whether a version of a client must not be replaced before these gateways trust the new CA. Shortly before a CA that it depends on expires,
+    /// nothing blocks it.
+    pub(super) fn block(&self, view: &View<'_>, version: &Version) -> bool {
+        self.accept(version, view.now) && is_ahead(view, client_deadline(view, version))
+    }
+
+    fn accept(&self, version: &Version, now: Timestamp) -> bool {
+        !version.chain.is_empty() && admits(&self.bundle, &version.chain, now)
     }
 }

@@ -3,7 +3,7 @@
 use super::scene::*;
 use crate::api::{ConditionStatus, Phase, StepName};
 use crate::connectivity;
-use crate::rotation::planner::{FurtherCertificate, Issuance, Plan, SourceState, Step};
+use crate::rotation::planner::{ClientState, FurtherCertificate, Issuance, Plan, SourceState, Step, Trust};
 use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader};
 use crate::rotation::{SecretSummary, TRUST};
 use crate::trust::fixtures::{Authority, ca, now, parsed};
@@ -279,6 +279,31 @@ fn a_client_whose_certificate_is_pinned_is_not_reissued() {
         scene.readers.clear();
         assert!(reissues(&scene.reconcile()).contains(&"client"));
     }
+}
+
+#[test]
+fn a_pinned_client_is_reported_although_other_waits_hide_its_reason() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    scene.ca = source(&new);
+    step(&mut scene);
+    let client = |name: &str, blocked: Option<String>| ClientState {
+        name: name.to_owned(),
+        chain: pair(&old, name).chain,
+        trust: Trust::Read(vec![parsed(old.der())]),
+        loads_once: false,
+        certificate: Some(Issuance { name: name.to_owned(), blocked, ..Issuance::default() }),
+        pending: None,
+    };
+    let blocked = ["a", "b", "c"].map(|name| client(name, Some("Correct it".to_owned())));
+    let clients: Vec<_> = blocked.into_iter().chain([client("pinned", None)]).collect();
+    let pins = vec![clients[3].chain[0].fingerprint.clone()];
+    scene.readers = vec![TlsReader { pins, ..reader(ReaderTrust::NotVerified) }];
+    let plan = scene.plan_with(clients);
+    assert!(plan.waits.iter().all(|wait| !wait.reason.contains("only by the hash")), "{:?}", plan.waits);
+    let status = scene.status(&plan);
+    let clients = status.condition("ClientsCurrent").expect("a condition");
+    assert_eq!((clients.status, clients.reason.as_str()), (ConditionStatus::False, "Pinned"));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use rcgen::date_time_ymd;
 
-use super::super::blockers::Pause;
+use super::super::pause::Pause;
 use super::super::plan;
 use super::scene::{HOUR, Scene, pair, reissues, source};
 use crate::api::{Phase, StepName, Wait};
