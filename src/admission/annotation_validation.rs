@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::carry_over;
 use super::rules::VALUE_IGNORED;
 use crate::api::names::{
-    ADOPT, CARRY_OVER, GUARD, GUARD_ENABLED, MANAGED_LABEL, RELOAD, RELOAD_NEVER, REWRITE, REWRITE_DISABLED,
+    ADOPT, CARRY_OVER, GUARD, GUARD_ENABLED, MANAGED_LABEL, RELOAD, RELOAD_NEVER, RETIRED, REWRITE, REWRITE_DISABLED,
 };
 use crate::api::{Kind, shortened};
 use crate::json::Json;
@@ -31,7 +31,7 @@ impl Key {
     }
 }
 
-const KEYS: [Key; 6] = [
+const KEYS: [Key; 7] = [
     Key {
         map: "annotations",
         name: CARRY_OVER,
@@ -46,6 +46,7 @@ const KEYS: [Key; 6] = [
         is_valid: |value| value == RELOAD_NEVER,
         expected: "\"never\", or none",
     },
+    Key { map: "annotations", name: RETIRED, is_read_on: is_secret, is_valid: is_boolean, expected: BOOLEAN },
     Key {
         map: "annotations",
         name: ADOPT,
@@ -151,6 +152,7 @@ mod tests {
         for (api_version, kind, map, key, values) in [
             ("v1", "Secret", "annotations", CARRY_OVER, ["true", "2", "false"]),
             ("v1", "Secret", "annotations", RELOAD, ["never"; 3]),
+            ("v1", "Secret", "annotations", RETIRED, ["true", "true", "false"]),
             ("v1", "ConfigMap", "annotations", ADOPT, ["true", "mesh/gw", "false"]),
             ("v1", "Secret", "labels", MANAGED_LABEL, ["true", "true", "false"]),
             ("v1", "ConfigMap", "labels", GUARD, [GUARD_ENABLED; 3]),
@@ -177,6 +179,7 @@ mod tests {
         for (api_version, kind, map, key) in [
             ("v1", "Secret", "annotations", RELOAD),
             ("v1", "Secret", "annotations", ADOPT),
+            ("v1", "Secret", "annotations", RETIRED),
             ("v1", "Secret", "labels", MANAGED_LABEL),
             ("v1", "Secret", "labels", GUARD),
             ("v1", "Namespace", "labels", GUARD),

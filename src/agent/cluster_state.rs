@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind, NamespaceResourceScope};
 use kube::{Api, Client, Resource};
@@ -16,15 +17,17 @@ use serde_json::Value;
 use super::AgentError;
 use super::owned_objects::{self, StoredObject};
 use super::permission::{self, INJECT};
-use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, RELOAD, RELOAD_NEVER, journal_name, managed_config_map_name};
-use crate::api::{AdditionalTrust, MirroredFile, SourceKind, TrustConsumer};
+use crate::api::names::{
+    CACERT_SUFFIX, CLIENT_LABEL, RELOAD, RELOAD_NEVER, RETIRED, journal_name, managed_config_map_name,
+};
+use crate::api::{AdditionalTrust, MirroredFile, SourceKind, TrustBundleTarget, TrustConsumer};
 use crate::consumer;
 use crate::json::Json;
 use crate::registry::{Entry, owner_of_certificate};
 use crate::rotation::journal::Journal;
 use crate::rotation::planner::{
-    AdditionalSource, CaConfigMap, Canary, ClientState, FurtherCertificate, Issuance, Pending, ProbeResult, Snapshot,
-    SourceState, Trust, TrustCopy, TrustLoader, share_a_ca, shared_clients,
+    AdditionalSource, CaConfigMap, Canary, ClientState, FurtherCertificate, Issuance, NamespaceState, Pending,
+    ProbeResult, Snapshot, SourceState, Trust, TrustCopy, TrustLoader, share_a_ca, shared_clients,
 };
 use crate::rotation::readers::{self, SourceName, TlsReader};
 use crate::rotation::{RenewalPolicy, SecretSummary, few};
@@ -62,6 +65,8 @@ pub(super) struct ClusterState {
     other_gateway_secrets: Vec<Arc<Entry>>,
     /// Namespaces of `spec.clients.namespaces` whose Certificates the agent cannot list.
     unlisted_namespaces: Vec<String>,
+    /// The other namespaces of clients that are not found: whether they exist.
+    namespaces: BTreeMap<String, NamespaceState>,
     /// The stored journal.
     pub(super) journal: Journal,
     /// Its ConfigMap, if there is one.
@@ -237,6 +242,7 @@ impl ClusterState {
         state.unlisted_namespaces = unlisted;
         state.other_gateway_secrets = other_gateway_secrets;
         state.take_certificates(entry, &own, &others, Timestamp::now());
+        state.read_namespaces(client).await;
         state.block_clients_without_bundle(client, entry).await;
         for source in readers::sources(&readers).into_iter().take(MAX_SOURCES).cloned() {
             let (stored, known) = match source.kind {
@@ -338,6 +344,7 @@ impl ClusterState {
             trust_loaders: Vec::new(),
             other_gateway_secrets: Vec::new(),
             unlisted_namespaces: Vec::new(),
+            namespaces: BTreeMap::new(),
             journal: owned_objects::read_journal(entry, journal),
             journal_object: journal.cloned(),
         }
@@ -393,6 +400,28 @@ impl ClusterState {
         }
         (self.clients, self.source_certificate, self.canary_certificate) =
             (clients, source_certificate, canary_certificate);
+    }
+
+    /// Asks whether the namespaces exist of clients that are not found. Without a Role in a namespace its Certificates cannot be listed, and its
+    /// Roles are deleted with it.
+    async fn read_namespaces(&mut self, client: &Client) {
+        let is_found = |name: &str| self.clients.iter().any(|client| client.name == name);
+        let missing =
+            self.journal.clients.keys().filter(|name| !is_found(name) && !TrustBundleTarget::is_readers(name));
+        let of_missing = missing.filter_map(|name| name.split_once('/')).map(|(namespace, _)| namespace.to_owned());
+        // Others have an error after their name.
+        let forbidden = self.unlisted_namespaces.iter().filter(|name| !name.contains(' '));
+        let asked: BTreeSet<_> = of_missing.chain(forbidden.cloned()).collect();
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        let state = async |name: String| {
+            let state = match namespaces.get_metadata_opt(&name).await {
+                Ok(Some(_)) => NamespaceState::Exists,
+                Ok(None) => NamespaceState::Deleted,
+                Err(_) => NamespaceState::Unknown,
+            };
+            (name, state)
+        };
+        self.namespaces = stream::iter(asked).map(state).buffered(REQUESTS).collect().await;
     }
 
     /// Blocks the reissue of clients to whose Secret admission would not add the clients' bundle: without it, they would refuse the serving
@@ -456,6 +485,7 @@ impl ClusterState {
             },
             trust: Trust::Read(summary.anchors.clone()),
             loads_once: stored.object["metadata"]["annotations"][RELOAD] == RELOAD_NEVER,
+            is_retired: stored.object["metadata"]["annotations"][RETIRED] == "true",
             certificate: None,
             pending: None,
         })
@@ -481,6 +511,7 @@ impl ClusterState {
             bundle_readers: self.bundle_readers.clone(),
             trust_loaders: self.trust_loaders.clone(),
             unlisted_namespaces: &self.unlisted_namespaces,
+            namespaces: self.namespaces.clone(),
             source_certificate: self.source_certificate.clone(),
             canary: entry
                 .canary_name()
@@ -539,6 +570,7 @@ fn one_per_secret(clients: impl IntoIterator<Item = ClientState>) -> Vec<ClientS
         let (older, newer) = if recency(&known) < recency(&client) { (known, client) } else { (client, known) };
         let merged = ClientState {
             loads_once: newer.loads_once || older.loads_once,
+            is_retired: newer.is_retired && older.is_retired,
             certificate: newer.certificate.or(older.certificate),
             pending: newer.pending.or(older.pending),
             ..newer
@@ -757,6 +789,7 @@ impl CertManagerState {
                     at: request.and_then(ready_since).unwrap_or(Timestamp::MIN),
                 },
                 loads_once: template(certificate)["annotations"][RELOAD] == RELOAD_NEVER,
+                is_retired: template(certificate)["annotations"][RETIRED] == "true",
                 certificate: Some(Issuance {
                     name: entry.qualified(namespace, certificate.metadata.name.as_deref()?),
                     issued: request.and_then(ready_since),

@@ -129,6 +129,7 @@ impl BundleTarget {
             chain: Vec::new(),
             trust: Trust::Read(trust),
             loads_once: false,
+            is_retired: false,
             certificate: None,
             pending: None,
         }

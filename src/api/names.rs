@@ -56,6 +56,9 @@ pub const RELOAD: &str = "trustspan.dev/reload";
 /// The value of [`RELOAD`].
 pub const RELOAD_NEVER: &str = "never";
 
+/// Annotation of a client's Secret (`Certificate.spec.secretTemplate`) that no workload uses any more: `trustspan.dev/retired: "true"`.
+pub const RETIRED: &str = "trustspan.dev/retired";
+
 /// Annotation of a Secret that keeps its old CAs when new ones are written: `"true"`, or the number to keep.
 pub const CARRY_OVER: &str = "trustspan.dev/carry-over";
 

@@ -120,14 +120,14 @@ impl<'s> Simulation<'s> {
         entry.policy.change_windows.clear();
         // Nothing is probed in a simulation: results of earlier probes would never change.
         entry.policy.probe.target = None;
-        let mut clients = representatives(&real.clients, &real.readers);
+        let mut clients = representatives(real.declared_clients(), &real.readers);
         for client in &mut clients {
             client.pending = None;
             client.certificate = client.certificate.take().map(idle);
         }
         let mut journal = journal.clone();
         let is_simulated = |name: &str| clients.iter().any(|client| client.name == name);
-        let is_declared = |name: &str| real.clients.iter().any(|client| client.name == name);
+        let is_declared = |name: &str| real.declared_clients().any(|client| client.name == name);
         journal.clients.retain(|name, _| is_simulated(name) || !is_declared(name));
         let mut simulation = Self {
             real,
@@ -236,6 +236,7 @@ impl<'s> Simulation<'s> {
             // The agent restarts the workloads of TrustConsumers, so they block nothing.
             trust_loaders: Vec::new(),
             unlisted_namespaces: self.real.unlisted_namespaces,
+            namespaces: self.real.namespaces.clone(),
             source_certificate: self.source_certificate.clone(),
             canary: None,
             probe_result: None,
@@ -319,7 +320,7 @@ fn write(kept: &mut Copied, trust: &[Certificate], source: Option<&SecretSummary
 
 /// One client for each group of clients that a rotation treats in the same way. Clients without a Certificate are not
 /// grouped, since a person has to renew each.
-fn representatives(clients: &[ClientState], readers: &[TlsReader]) -> Vec<ClientState> {
+fn representatives<'c>(clients: impl Iterator<Item = &'c ClientState>, readers: &[TlsReader]) -> Vec<ClientState> {
     let mut kinds = BTreeSet::new();
     let hashes = readers.iter().flat_map(TlsReader::hashes).collect();
     let is_named = |leaf: &Certificate| is_among(&hashes, leaf);
@@ -335,7 +336,7 @@ fn representatives(clients: &[ClientState], readers: &[TlsReader]) -> Vec<Client
             client.chain.first().is_some_and(is_named),
         ))
     };
-    clients.iter().filter(is_first).take(SIMULATED).cloned().collect()
+    clients.filter(is_first).take(SIMULATED).cloned().collect()
 }
 
 /// Adds condition `RotationReady` to a status in phase Steady, and how long a rotation takes. The condition does not describe a rotation that has

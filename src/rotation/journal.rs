@@ -44,6 +44,9 @@ pub struct Journal<C = Certificate> {
     /// Secret.
     #[serde(default = "BTreeMap::new", skip_serializing_if = "BTreeMap::is_empty")]
     pub presented_also: BTreeMap<String, Vec<Version<C>>>,
+    /// Other namespaces of clients that do not exist, and since when that is known.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub deleted_namespaces: BTreeMap<String, Timestamp>,
 }
 
 /// The propagation delays of the policy. Those of a policy object that does not exist any more stay for as long as the longest of them: an
@@ -143,6 +146,9 @@ pub struct Client<C = Certificate> {
     /// the client is gone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_absent: bool,
+    /// Whether its Secret had annotation `trustspan.dev/retired: "true"` when it was seen last: no workload uses it any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_retired: bool,
     /// Whether a change of the managed Secret has cut it off.
     #[serde(default, skip_serializing_if = "CutOff::is_none")]
     pub cut_off: CutOff,
@@ -178,6 +184,7 @@ impl<C> Default for Journal<C> {
             clients: BTreeMap::new(),
             trust_sources: BTreeMap::new(),
             presented_also: BTreeMap::new(),
+            deleted_namespaces: BTreeMap::new(),
             distrusted: Vec::new(),
             delays: None,
         }
@@ -186,7 +193,13 @@ impl<C> Default for Journal<C> {
 
 impl<C> Default for Client<C> {
     fn default() -> Self {
-        Self { loads_once: false, is_absent: false, cut_off: CutOff::default(), versions: Vec::new() }
+        Self {
+            loads_once: false,
+            is_absent: false,
+            is_retired: false,
+            cut_off: CutOff::default(),
+            versions: Vec::new(),
+        }
     }
 }
 
@@ -302,12 +315,13 @@ impl<C> Journal<C> {
                 .iter()
                 .map(|(name, client)| {
                     let versions = versions(&client.versions, f)?;
-                    let Client { loads_once, is_absent, cut_off, .. } = *client;
-                    Some((name.clone(), Client { loads_once, is_absent, cut_off, versions }))
+                    let Client { loads_once, is_absent, is_retired, cut_off, .. } = *client;
+                    Some((name.clone(), Client { loads_once, is_absent, is_retired, cut_off, versions }))
                 })
                 .collect::<Option<_>>()?,
             trust_sources: by_name(&self.trust_sources, f)?,
             presented_also: by_name(&self.presented_also, f)?,
+            deleted_namespaces: self.deleted_namespaces.clone(),
             distrusted: self.distrusted.iter().map(&mut *f).collect::<Option<_>>()?,
             delays: self.delays.clone(),
         })

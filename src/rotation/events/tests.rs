@@ -192,6 +192,7 @@ fn plan(lagging: &[&str]) -> planner::Plan {
         clients: Vec::new(),
         trust_loaders: Vec::new(),
         unlisted_namespaces: &[],
+        namespaces: Default::default(),
         source_certificate: None,
         probe_result: None,
         unprobed: None,

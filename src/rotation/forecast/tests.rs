@@ -34,6 +34,7 @@ fn client(authority: &Authority, name: &str, is_issued: bool) -> ClientState {
         chain,
         trust: Trust::Read(anchors),
         loads_once: false,
+        is_retired: false,
         certificate,
         pending: None,
     }
@@ -78,6 +79,7 @@ fn forecast_with(
         bundle_readers: Vec::new(),
         trust_loaders: Vec::new(),
         unlisted_namespaces: &[],
+        namespaces: Default::default(),
         source_certificate: Some(Issuance { name: "gateway".to_owned(), ..Issuance::default() }),
         canary: None,
         probe_result: None,
@@ -176,7 +178,7 @@ fn one_client_stands_for_all_of_its_kind() {
     let old = ca("old");
     let mut clients: Vec<_> = (0..50).map(|number| client(&old, &format!("client-{number}"), true)).collect();
     clients.extend(["by-hand", "by-hand-2"].map(|name| client(&old, name, false)));
-    let names: Vec<_> = representatives(&clients, &[]).into_iter().map(|client| client.name).collect();
+    let names: Vec<_> = representatives(clients.iter(), &[]).into_iter().map(|client| client.name).collect();
     assert_eq!(names, ["client-0", "by-hand", "by-hand-2"]);
 }
 

@@ -8,10 +8,11 @@ use jiff::Timestamp;
 use super::bundles::{config_map_fault, served_chains};
 use super::clients::{clients_that, needs_restart, restart_help};
 use super::deadlines::{client_deadline, deadline, end_of_serving, is_ahead, switch_deadline};
+use super::deleted;
 use super::history::{ReaderSource, View, holds, verifies_to_the_end};
 use super::pause::{Pause, command_for};
 use super::shared_clients::{GatewaysBehind, gateways_behind};
-use super::snapshot::{CaConfigMap, ClientState, Issuance, Snapshot, SourceState, TrustCopy};
+use super::snapshot::{CaConfigMap, ClientState, Issuance, SourceState, TrustCopy};
 use crate::api::names::{ADOPT, CACERT_SUFFIX, managed_config_map_name};
 use crate::api::{SourceKind, StepName, TrustBundleTarget, Wait};
 use crate::registry::Entry;
@@ -171,8 +172,8 @@ impl<'a> Blockers<'a> {
                     format!("Not every client trusts the CA of the new serving certificate yet: {names}{help}");
                 (Some(Pause { until: None, reason, needs_action }), blocker_of(Some(names)))
             }
-            None if breaks_others && !view.snapshot.knows_all_clients() => {
-                let reason = unlisted_clients(view.snapshot).unwrap_or_else(|| {
+            None if breaks_others && !view.knows_all_clients() => {
+                let reason = unlisted_clients(view).unwrap_or_else(|| {
                     "Clients that are not declared may trust only the old CA. Declare all clients, then set \
                      spec.clients.allDeclared to true"
                         .to_owned()
@@ -218,11 +219,19 @@ impl SwitchBlocker {
 }
 
 /// Why clients of some namespaces are unknown, and what to do: a sentence.
-pub(super) fn unlisted_clients(snapshot: &Snapshot<'_>) -> Option<String> {
-    let names = few(snapshot.unlisted_namespaces.iter().cloned())?;
+pub(super) fn unlisted_clients(view: &View<'_>) -> Option<String> {
+    let unlisted = || deleted::unlisted_namespaces(view);
+    let deleted = || unlisted().filter_map(|namespace| Some((namespace, deleted::deleted_until(view, namespace)?)));
+    if let Some(names) = few(unlisted().filter(|namespace| deleted::deleted_until(view, namespace).is_none())) {
+        return Some(format!(
+            "The agent cannot list Certificates in {names} (spec.clients.namespaces), so clients there are unknown. Apply the output of \
+             trustspan rbac"
+        ));
+    }
+    let (names, until) = (few(deleted().map(|(name, _)| name))?, deleted().map(|(_, until)| until).max()?);
     Some(format!(
-        "The agent cannot list Certificates in {names} (spec.clients.namespaces), so clients there are unknown. Apply the output of \
-         trustspan rbac"
+        "Namespace {names} of spec.clients.namespaces was deleted, and counts until {until}, in case a backup is restored. Otherwise take it \
+         out of spec.clients.namespaces"
     ))
 }
 
@@ -485,7 +494,7 @@ pub(super) fn config_map_blocker(view: &View<'_>, map: &CaConfigMap<'_>) -> Opti
 /// The clients that a server accepts only by the hash of the present certificate or key, and what to do: a reissued one would be refused.
 fn clients_by_hash<'a>(view: &View<'a>) -> Option<(BTreeSet<&'a str>, String)> {
     let readers: Vec<_> = view.snapshot.readers.iter().map(|reader| (reader, reader.hashes())).collect();
-    let named = view.snapshot.clients.iter().filter_map(|client| {
+    let named = view.snapshot.declared_clients().filter_map(|client| {
         let leaf = client.chain.first()?;
         Some((client.name.as_str(), readers.iter().find(|(_, hashes)| is_among(hashes, leaf))?.0))
     });

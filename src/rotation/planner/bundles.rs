@@ -162,7 +162,7 @@ fn bundle(
         if now < until && !bundle.trust.iter().any(|held| held.supersedes(certificate)) {
             bundle.until = bundle.until.max(Some(until));
             bundle.trust.push(certificate.clone());
-            let is_for_undeclared = !view.snapshot.knows_all_clients() && !view.has_unknown_clients();
+            let is_for_undeclared = !view.knows_all_clients() && !view.has_unknown_clients();
             if is_for_undeclared && until > delivered(view, authority) {
                 bundle.for_undeclared.push(certificate.clone());
             }
@@ -221,7 +221,7 @@ fn reversed(trust: &[Certificate]) -> Vec<Certificate> {
 
 fn unseen_clients(view: &View<'_>, authority: &Authority) -> Timestamp {
     let delivered = delivered(view, authority);
-    if view.snapshot.knows_all_clients() && !view.has_unknown_clients() {
+    if view.knows_all_clients() && !view.has_unknown_clients() {
         return delivered;
     }
     match (authority.retired, view.entry.policy.max_certificate_lifetime) {

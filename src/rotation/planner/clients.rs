@@ -1,5 +1,6 @@
 //! Which clients a step has to wait for.
 
+use super::deleted;
 use super::history::{View, admits};
 use crate::rotation::journal::Version;
 use crate::rotation::name_list::few;
@@ -16,10 +17,7 @@ pub(super) fn clients_that(view: &View<'_>, is: impl Fn(&str, &Version) -> bool)
         if view.snapshot.all_clients().any(|client| client.name == name) {
             return name.to_owned();
         }
-        let versions = view.clients_in_use.iter().filter(|(client, _)| *client == name);
-        let end = versions.filter_map(|(_, version)| version.chain.first()).map(|leaf| leaf.not_after).max();
-        let until = end.map_or("its certificate expires, at an unknown time".to_owned(), |end| end.to_string());
-        format!("{name} (its Secret is no longer declared, but a workload that loaded it may use it until {until})")
+        deleted::described(view, name)
     };
     few(view.clients_in_use.iter().filter(|(name, version)| is(name, version)).map(|(name, _)| label(name)))
 }
@@ -27,7 +25,8 @@ pub(super) fn clients_that(view: &View<'_>, is: impl Fn(&str, &Version) -> bool)
 /// Whether a client may use a version for which `is` holds although its Secret has a newer one for which it does not,
 /// until the client is restarted.
 pub(super) fn needs_restart(view: &View<'_>, is: impl Fn(&str, &Version) -> bool) -> bool {
-    let loads_once = |name: &str| view.snapshot.clients.iter().any(|client| client.name == name && client.loads_once);
+    let loads_once =
+        |name: &str| view.snapshot.declared_clients().any(|client| client.name == name && client.loads_once);
     let has_it = |name: &str| view.journal.newest_of(name).is_some_and(|newest| !is(name, newest));
     view.clients_in_use.iter().any(|(name, version)| is(name, version) && has_it(name) && loads_once(name))
 }

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::rules::{Rule, applies};
 use super::snapshot::{ClientState, Snapshot, SourceState, Trust, TrustCopy};
-use super::truststores;
+use super::{deleted, truststores};
 use crate::api::{
     LeafKind, Period, Phase, PropagationDelays, RotationPolicySpec, StepName, TrustAnchor, TrustBundleTarget,
     WindowState,
@@ -65,6 +65,7 @@ pub(super) fn record(snapshot: &Snapshot<'_>, journal: &Journal, now: Timestamp)
     record_trust_sources(snapshot, &mut journal, now);
     record_further_certificates(snapshot, &mut journal, now);
     record_clients(snapshot, &mut journal, now);
+    deleted::record_namespaces(snapshot, &mut journal, now);
     record_distrusted(snapshot, &mut journal);
     journal
 }
@@ -127,7 +128,7 @@ fn recover(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
         for name in leaf.names() {
             // Status has one chain for all equivalent ones. If the client's Secret was read, its own chain is used.
             let is_own = |client: &&ClientState| client.name == name && are_equivalent(&client.chain, &chain);
-            let own = snapshot.clients.iter().find(is_own).map_or(&chain, |client| &client.chain);
+            let own = snapshot.declared_clients().find(is_own).map_or(&chain, |client| &client.chain);
             let version = replaced(common.clone().unwrap_or_default(), own.clone());
             journal.clients.entry(name.to_owned()).or_default().versions.push(version);
         }
@@ -139,7 +140,7 @@ fn recover(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
     let everywhere = status.bundle.iter().filter(|anchor| anchor.converged == Some(true));
     let least = Version::new(connectivity::observed(everywhere), Vec::new(), now);
     journal.gateways.push(Version { guessed: true, ..least });
-    let reloading = snapshot.clients.iter().filter(|client| !client.loads_once);
+    let reloading = snapshot.declared_clients().filter(|client| !client.loads_once);
     // What a reader of a trust bundle target has loaded is in no list of status.
     for client in reloading.chain(&snapshot.bundle_readers) {
         if let Some(common) = &common {
@@ -316,14 +317,15 @@ fn record_clients(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp
     journal.clients.retain(|name, _| !TrustBundleTarget::is_readers(name) || is_declared(name));
     let is_listed = |name: &str| snapshot.entry.spec.clients.secret_names.iter().any(|listed| listed == name);
     for (name, client) in &mut journal.clients {
-        // Each Secret of the list was read, so one that is not declared does not exist.
-        client.is_absent = !is_declared(name) && (client.is_absent || is_listed(name));
-        let is_gone = client.is_absent && !is_listed(name);
-        if is_gone {
-            // The Secret was deleted and then taken out of the list: its owner says that the client is gone.
-            client.loads_once = false;
+        let is_retired = !is_declared(name) && snapshot.clients.iter().any(|client| client.name == *name);
+        client.is_retired = !is_declared(name) && (client.is_retired || is_retired);
+        // Each Secret of the list was read, so one that is neither declared nor retired does not exist.
+        client.is_absent = !is_declared(name) && !is_retired && (client.is_absent || is_listed(name));
+        if client.is_retired || client.is_absent && !is_listed(name) {
+            // Its owner says that it is gone: the Secret is marked, or was deleted and then taken out of the list.
+            let loaded_once = std::mem::take(&mut client.loads_once);
             for version in &mut client.versions {
-                version.replaced.get_or_insert(now);
+                version.replaced = version.replaced.filter(|_| !loaded_once).or(Some(now));
             }
         } else if !is_declared(name) {
             // The client's Secret is no longer declared, but a workload that has loaded it may still use it.
@@ -481,14 +483,14 @@ pub(super) enum ReaderSource<'s> {
 }
 
 impl<'a> Snapshot<'a> {
-    /// The declared clients, and the readers of trust bundle targets.
-    pub(super) fn all_clients(&self) -> impl Iterator<Item = &ClientState> {
-        self.clients.iter().chain(&self.bundle_readers)
+    /// The declared clients.
+    pub fn declared_clients(&self) -> impl Iterator<Item = &ClientState> {
+        self.clients.iter().filter(|client| !client.is_retired || !applies(Rule::RetiredClientsAreNotAwaited))
     }
 
-    /// Whether every client is known: all are declared, and the agent may list all of their namespaces.
-    pub(super) fn knows_all_clients(&self) -> bool {
-        self.entry.spec.clients.all_declared && self.unlisted_namespaces.is_empty()
+    /// The declared clients, and the readers of trust bundle targets.
+    pub(super) fn all_clients(&self) -> impl Iterator<Item = &ClientState> {
+        self.declared_clients().chain(&self.bundle_readers)
     }
 
     /// The source Secret.
@@ -721,6 +723,11 @@ impl View<'_> {
     pub(super) fn is_current_serving(&self, chain: &[Certificate]) -> bool {
         verifies(&self.server_issuers, chain, self.now)
             && !has_replaced_intermediate(self.snapshot.usable_server_ca(), chain)
+    }
+
+    /// Whether every client is known: all are declared, and the agent may list all of their namespaces.
+    pub(super) fn knows_all_clients(&self) -> bool {
+        self.entry.spec.clients.all_declared && deleted::unlisted_namespaces(self).next().is_none()
     }
 
     /// Whether the certificate of some declared client is unknown.

@@ -38,7 +38,7 @@ pub(super) fn block(view: &View<'_>, lagging: &mut Vec<&ClientState>) -> Option<
 /// What a rotation would wait for whose new CA has the subject of the present one: cert-manager's CAs keep theirs.
 pub(in crate::rotation) fn successor_wait(snapshot: &Snapshot<'_>) -> Option<Wait> {
     let present = authorities(snapshot.usable_server_ca().ok()?);
-    let names = few(snapshot.clients.iter().filter(|client| hides(client)).map(|client| client.name.clone()))?;
+    let names = few(snapshot.declared_clients().filter(|client| hides(client)).map(|client| client.name.clone()))?;
     let reason = reason(&names, &present.first()?.subject, true);
     Some(Pause::for_action(reason).wait(StepName::ReissueClients))
 }

@@ -5,16 +5,17 @@
 //! handshake, whenever the process is killed and however often a step is repeated.
 //!
 //! The files in the order in which a snapshot passes through them: `snapshot` (what was read), `history` (what the journal records of it, and the
-//! view of both that all steps take), `probe` (what gateways showed over TLS), `consumers` (what TrustConsumers have loaded), `deadlines` (when a step is
-//! taken regardless), `bundles` (which CAs are in which bundle), `revocation` (which of them have a list), `clients` and `shared_clients` (which clients
-//! a step waits for), `keystores` (which of them would not find a CA), `blockers` (what a step waits for), `pace` (when a certificate is requested
-//! again) and `plan` (the steps).
+//! view of both that all steps take), `deleted` (clients and namespaces that were deleted), `probe` (what gateways showed over TLS), `consumers` (what
+//! TrustConsumers have loaded), `deadlines` (when a step is taken regardless), `bundles` (which CAs are in which bundle), `revocation` (which of them
+//! have a list), `clients` and `shared_clients` (which clients a step waits for), `keystores` (which of them would not find a CA), `blockers` (what a
+//! step waits for), `pace` (when a certificate is requested again) and `plan` (the steps).
 
 mod blockers;
 mod bundles;
 mod clients;
 mod consumers;
 mod deadlines;
+mod deleted;
 mod history;
 mod keystores;
 mod pace;
@@ -39,5 +40,5 @@ pub(super) use revocation::list_source;
 pub(crate) use shared_clients::{share_a_ca, shared_clients};
 pub use snapshot::{
     AdditionalSource, Answer, CaConfigMap, Canary, ClientState, Endpoint, FurtherCertificate, Issuance, LoadedTrust,
-    Pending, ProbeResult, REPORT_TIMEOUT, Shown, Snapshot, SourceState, Trust, TrustCopy, TrustLoader,
+    NamespaceState, Pending, ProbeResult, REPORT_TIMEOUT, Shown, Snapshot, SourceState, Trust, TrustCopy, TrustLoader,
 };

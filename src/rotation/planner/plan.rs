@@ -14,7 +14,7 @@ use super::history::{View, admits, authorities, holds, verifies, verifies_to_the
 use super::pause::Pause;
 use super::revocation::list_source;
 use super::snapshot::{ClientState, Issuance, Pending, Snapshot, TrustCopy};
-use super::{consumers, history, keystores, pace, probe, shared_clients};
+use super::{consumers, deleted, history, keystores, pace, probe, shared_clients};
 use crate::api::names::{ADOPT, CACERT_SUFFIX};
 use crate::api::{Endpoints, Mode, Period, Phase, StepName, TrustSourceUse, Wait};
 use crate::rotation::SecretSummary;
@@ -165,7 +165,7 @@ fn plan_with(snapshot: &Snapshot<'_>, delays: DelaysInForce, before: &Journal, n
         converged: bundles.gateways.trust.iter().filter(is_everywhere).cloned().collect(),
         steps: decided.steps,
         waits: decided.waits,
-        unlisted_clients: unlisted_clients(snapshot),
+        unlisted_clients: unlisted_clients(&view),
         lagging: if decided.hidden.is_none() { lagging(&view, &blockers) } else { Vec::new() },
         pinned: decided.pinned,
         hidden: decided.hidden,
@@ -217,6 +217,7 @@ fn wake(view: &View<'_>, waits: &[Wait], until: [Option<Timestamp>; 3]) -> Optio
     let others = journal.trust_sources.values().chain(journal.presented_also.values());
     at.extend(others.flat_map(|versions| propagated(versions, delays.gateways)));
     at.extend(journal.clients.values().flat_map(|client| propagated(&client.versions, delays.clients)));
+    at.extend(journal.deleted_namespaces.values().map(|since| deleted::forgotten_at(*since)));
     at.extend(waits.iter().filter_map(|wait| wait.until));
     at.extend(until.into_iter().flatten());
     at.extend(view.windows.until);
@@ -503,7 +504,7 @@ fn learn_ca(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
         let is_known = || known.iter().any(|ca| is_issued_by(ca, &pending.chain, view.now));
         is_valid && !admits(&known, &pending.chain, view.now) && !is_known()
     };
-    let clients = view.snapshot.clients.iter().filter(|_| !view.journal.client_issuers.is_empty());
+    let clients = view.snapshot.declared_clients().filter(|_| !view.journal.client_issuers.is_empty());
     let unknown = clients.filter_map(|client| Some((client, client.pending.as_ref().filter(is_unknown)?)));
     // The source Secret's Certificate brings the CA only if no other Secret says which CA signs clients.
     let is_named = view.entry.ca_name().is_some() || view.entry.own_client_ca_name().is_some();
@@ -630,7 +631,7 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
             !view.has_followed(newest) || !has_bundle
         })
     };
-    let mut lagging: Vec<_> = view.snapshot.clients.iter().filter(lags).collect();
+    let mut lagging: Vec<_> = view.snapshot.declared_clients().filter(lags).collect();
     if lagging.is_empty() {
         return;
     }
@@ -700,7 +701,7 @@ fn request_reissues(view: &View<'_>, lagging: &[&ClientState], decided: &mut Dec
         }
     }
     decided.waits.extend(pause_waits(step, pauses));
-    let certificates = view.snapshot.clients.iter().filter_map(|client| client.certificate.as_ref());
+    let certificates = view.snapshot.declared_clients().filter_map(|client| client.certificate.as_ref());
     let in_progress: Vec<_> = certificates.filter(|certificate| pace::is_in_progress(certificate, view.now)).collect();
     let room = AT_ONCE.saturating_sub(in_progress.len());
     let due = in_turn(due, &in_progress);
@@ -951,7 +952,7 @@ fn lagging(view: &View<'_>, blockers: &Blockers<'_>) -> Vec<String> {
     let lags = |version: &Version| !view.has_followed(version) || trusts_old(&version.trust);
     // A client is not reissued while its Certificate's renewal policy or a server that names its hash blocks that.
     let waits = |name: &str| {
-        let client = view.snapshot.clients.iter().find(|client| client.name == name);
+        let client = view.snapshot.declared_clients().find(|client| client.name == name);
         let newest = view.journal.newest_of(name);
         let is_shared =
             newest.is_some_and(|newest| blockers.behind.iter().any(|gateways| gateways.block(view, newest)));

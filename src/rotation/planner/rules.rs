@@ -28,6 +28,10 @@ pub(in crate::rotation) enum Rule {
     WritesKeepConnections,
     /// A step that fails does not stop others.
     IndependentSteps,
+    /// A client whose owner says that no workload uses it counts for the propagation delay only.
+    RetiredClientsAreNotAwaited,
+    /// The clients of a namespace count for a day after it was deleted.
+    DeletedNamespacesAreRemembered,
 }
 
 /// Whether a rule applies: always, except in a test that takes it back.

@@ -34,8 +34,10 @@ pub struct Snapshot<'a> {
     pub additional_trust: Vec<AdditionalSource<'a>>,
     /// The ConfigMaps of `spec.clients.caConfigMapNames`.
     pub config_maps: Vec<CaConfigMap<'a>>,
-    /// The declared clients, also those of other GatewaySecrets whose certificates these gateways accept.
+    /// The clients, also those of other GatewaySecrets whose certificates these gateways accept. Retired ones are not declared.
     pub clients: Vec<ClientState>,
+    /// The other namespaces of clients that are not found: whether they exist.
+    pub namespaces: BTreeMap<String, NamespaceState>,
     /// The other GatewaySecrets of the namespace: their gateways may accept the same clients.
     pub other_gateway_secrets: Vec<&'a Entry>,
     /// Readers of an object of `spec.trustBundleTargets`: clients without a certificate.
@@ -112,7 +114,18 @@ pub struct Canary {
     pub certificate: Option<Issuance>,
 }
 
-/// A declared client.
+/// Whether a namespace exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamespaceState {
+    /// It exists, or is being deleted: pods may still run in it.
+    Exists,
+    /// It does not exist.
+    Deleted,
+    /// The API server did not say.
+    Unknown,
+}
+
+/// A client.
 #[derive(Clone, Debug)]
 pub struct ClientState {
     /// Name of its Secret, or of the trust bundle target that it reads.
@@ -123,6 +136,8 @@ pub struct ClientState {
     pub trust: Trust,
     /// It reads its Secret only at startup.
     pub loads_once: bool,
+    /// No workload uses it any more, as annotation `trustspan.dev/retired` says.
+    pub is_retired: bool,
     /// The cert-manager Certificate that writes its Secret.
     pub certificate: Option<Issuance>,
     /// A new certificate that is not in its Secret yet: admission rejects a certificate that gateways do not accept

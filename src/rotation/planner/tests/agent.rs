@@ -69,6 +69,7 @@ impl Reading {
             clients: self.clients.clone(),
             trust_loaders: self.trust_loaders.clone(),
             unlisted_namespaces: &[],
+            namespaces: Default::default(),
             source_certificate: self.source_certificate.clone(),
             canary: None,
             probe_result: self.probe_result.clone(),

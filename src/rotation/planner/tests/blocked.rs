@@ -240,8 +240,10 @@ fn an_undeclared_former_client_is_named_with_the_end_of_its_certificate() {
     }
     let plan = scene.reconcile();
     let end = scene.client.chain[0].not_after;
-    let why =
-        format!("client (its Secret is no longer declared, but a workload that loaded it may use it until {end})");
+    let why = format!(
+        "client (deleted or no longer declared: it counts until {end}; to have it forgotten before, create it again with annotation \
+             trustspan.dev/retired: \"true\")"
+    );
     assert_eq!(waits(&plan), [StepName::DropOldCA, StepName::ReissueServingCertificate]);
     for held in &plan.waits {
         assert!(held.reason.contains(&why), "{}", held.reason);

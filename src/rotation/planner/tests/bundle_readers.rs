@@ -16,6 +16,7 @@ fn distribute(scene: &mut Scene, kind: TrustBundleTargetKind, authorities: &[&Au
         chain: Vec::new(),
         trust: Trust::Read(authorities.iter().map(|authority| parsed(authority.der())).collect()),
         loads_once: false,
+        is_retired: false,
         certificate: None,
         pending: None,
     }];

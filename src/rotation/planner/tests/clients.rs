@@ -123,6 +123,7 @@ impl Client {
             chain,
             trust,
             loads_once: self.loads_once,
+            is_retired: false,
             certificate: self.automatic.then_some(Issuance { issued, validity, ..issuance }),
             pending: None,
         }

@@ -80,6 +80,7 @@ fn the_serving_certificate_does_not_switch_before_a_trust_consumer_has_loaded_a_
             chain: Vec::new(),
             trust: Trust::Read(certificates(authorities)),
             loads_once: false,
+            is_retired: false,
             certificate: None,
             pending: None,
         }];

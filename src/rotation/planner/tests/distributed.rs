@@ -103,6 +103,7 @@ impl Cluster {
             chain: Vec::new(),
             trust: Trust::Read(distributed.stored.facts.anchors.clone()),
             loads_once: false,
+            is_retired: false,
             certificate: None,
             pending: None,
         });

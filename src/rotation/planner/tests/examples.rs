@@ -220,7 +220,15 @@ fn a_client_that_was_issued_before_the_first_bundle_is_waited_for() {
         let trust = Trust::Issued { ca, at: now() - HOUR };
         let certificate = Some(Issuance { name: "client".to_owned(), ..Issuance::default() });
         let chain = pair(&of_clients, "client").chain;
-        vec![ClientState { name: "client".to_owned(), chain, trust, loads_once: true, certificate, pending: None }]
+        vec![ClientState {
+            name: "client".to_owned(),
+            chain,
+            trust,
+            loads_once: true,
+            is_retired: false,
+            certificate,
+            pending: None,
+        }]
     };
     let clients = clients();
     let reconcile = |scene: &mut Scene| {
@@ -253,7 +261,15 @@ fn a_certificate_from_the_future_does_not_count_as_one_with_the_newest_bundle() 
         let trust = Trust::Issued { ca: client.anchors.clone(), at };
         let certificate = Some(Issuance { name: "client".to_owned(), ..Issuance::default() });
         let chain = chain.to_vec();
-        vec![ClientState { name: "client".to_owned(), chain, trust, loads_once: false, certificate, pending: None }]
+        vec![ClientState {
+            name: "client".to_owned(),
+            chain,
+            trust,
+            loads_once: false,
+            is_retired: false,
+            certificate,
+            pending: None,
+        }]
     };
     let reconcile = |scene: &mut Scene, clients| {
         let plan = scene.plan_with(clients);

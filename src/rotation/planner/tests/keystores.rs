@@ -13,6 +13,7 @@ fn java_client(scene: &Scene, issuer: &Authority) -> ClientState {
         chain: scene.client.chain.clone(),
         trust: Trust::Issued { ca: vec![parsed(issuer.der())], at: scene.now },
         loads_once: false,
+        is_retired: false,
         certificate: Some(Issuance { name: "payments".to_owned(), renders_pkcs12: true, ..Issuance::default() }),
         pending: None,
     }

@@ -73,6 +73,7 @@ fn a_client_of_another_issuer_blocks_no_other() {
         chain: pair(&old, name).chain,
         trust: Trust::Read(source(&old).anchors),
         loads_once: false,
+        is_retired: false,
         certificate: Some(Issuance { name: name.to_owned(), issuer: issuer.to_owned(), ..Issuance::default() }),
         pending: Some(Pending { chain: pair(authority, name).chain, at: scene.now }),
     };

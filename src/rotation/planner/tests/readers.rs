@@ -292,6 +292,7 @@ fn a_pinned_client_is_reported_although_other_waits_hide_its_reason() {
         chain: pair(&old, name).chain,
         trust: Trust::Read(vec![parsed(old.der())]),
         loads_once: false,
+        is_retired: false,
         certificate: Some(Issuance { name: name.to_owned(), blocked, ..Issuance::default() }),
         pending: None,
     };

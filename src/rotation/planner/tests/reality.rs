@@ -132,6 +132,7 @@ fn reissuing(certificates: Vec<Issuance>) -> Plan {
         chain: pair(&old, &certificate.name).chain,
         trust: Trust::Read(vec![parsed(old.der())]),
         loads_once: false,
+        is_retired: false,
         certificate: Some(certificate.clone()),
         pending: None,
     };

@@ -16,6 +16,7 @@ fn client(name: &str, old: &Authority, refused: bool) -> ClientState {
         chain: pair(old, name).chain,
         trust: Trust::Read(source(old).anchors),
         loads_once: false,
+        is_retired: false,
         certificate: Some(Issuance { name: name.to_owned(), refused, ..Issuance::default() }),
         pending: None,
     }

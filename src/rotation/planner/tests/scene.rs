@@ -9,8 +9,8 @@ use crate::registry::Entry;
 use crate::registry::tests::entry;
 use crate::rotation::journal::Journal;
 use crate::rotation::planner::{
-    AdditionalSource, CaConfigMap, Canary, ClientState, FurtherCertificate, Issuance, PairOf, Pending, Plan,
-    ProbeResult, Snapshot, SourceState, Step, Trust, TrustCopy, TrustLoader, plan,
+    AdditionalSource, CaConfigMap, Canary, ClientState, FurtherCertificate, Issuance, NamespaceState, PairOf, Pending,
+    Plan, ProbeResult, Snapshot, SourceState, Step, Trust, TrustCopy, TrustLoader, plan,
 };
 use crate::rotation::readers::{SourceName, TlsReader};
 use crate::rotation::{ObservedState, RenewalPolicy, SecretSummary, observe, report};
@@ -30,6 +30,7 @@ pub(super) struct Scene {
     pub(super) managed: Option<SecretSummary>,
     pub(super) client: SecretSummary,
     pub(super) loads_once: bool,
+    pub(super) is_retired: bool,
     pub(super) canary: Option<Canary>,
     pub(super) probe_result: Option<ProbeResult>,
     pub(super) readers: Vec<TlsReader>,
@@ -52,6 +53,8 @@ pub(super) struct Scene {
     pub(super) bundle_readers: Vec<ClientState>,
     pub(super) trust_loaders: Vec<TrustLoader>,
     pub(super) unlisted_namespaces: Vec<String>,
+    /// Whether other namespaces of clients exist.
+    pub(super) namespaces: BTreeMap<String, NamespaceState>,
     pub(super) other_gateway_secrets: Vec<Entry>,
     /// `spec.renewal` of the client's Certificate, and of the source Secret's.
     pub(super) renewal: [RenewalPolicy; 2],
@@ -110,6 +113,7 @@ impl Scene {
             source,
             client,
             loads_once: false,
+            is_retired: false,
             canary: None,
             probe_result: None,
             readers: Vec::new(),
@@ -127,6 +131,7 @@ impl Scene {
             bundle_readers: Vec::new(),
             trust_loaders: Vec::new(),
             unlisted_namespaces: Vec::new(),
+            namespaces: BTreeMap::new(),
             other_gateway_secrets: Vec::new(),
             renewal: [RenewalPolicy::Anytime, RenewalPolicy::Anytime],
             journal: Journal::default(),
@@ -144,6 +149,7 @@ impl Scene {
             chain: self.client.chain.clone(),
             trust: Trust::Read(self.client.anchors.clone()),
             loads_once: self.loads_once,
+            is_retired: self.is_retired,
             certificate: Some(Issuance { name: "client".to_owned(), renewal: client_renewal, ..Issuance::default() }),
             pending: self.pending.clone(),
         });
@@ -163,6 +169,7 @@ impl Scene {
             clients,
             trust_loaders: self.trust_loaders.clone(),
             unlisted_namespaces: &self.unlisted_namespaces,
+            namespaces: self.namespaces.clone(),
             other_gateway_secrets: self.other_gateway_secrets.iter().collect(),
             source_certificate: Some(Issuance {
                 name: "gateway".to_owned(),

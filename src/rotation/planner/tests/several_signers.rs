@@ -98,6 +98,7 @@ fn a_signer_that_is_deleted_keeps_its_ca_while_a_client_needs_it() {
             chain: pair(signer, "partner").chain,
             trust: Trust::Read(bundle_of(&[&own]).anchors),
             loads_once: false,
+            is_retired: false,
             certificate: None,
             pending: None,
         };
@@ -155,6 +156,7 @@ fn clients_of_a_rotated_signer_are_reissued_once_gateways_accept_its_new_ca() {
         chain: pair(signer, "partner").chain,
         trust: Trust::Read(bundle_of(&[&own]).anchors),
         loads_once: false,
+        is_retired: false,
         certificate: Some(Issuance { name: "partner".to_owned(), ..Issuance::default() }),
         pending: None,
     };

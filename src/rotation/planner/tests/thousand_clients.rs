@@ -33,6 +33,7 @@ fn client(number: usize, authority: &Authority, trust: &[&Authority]) -> ClientS
         chain: vec![parsed(leaf.der())],
         trust: Trust::Read(trust.iter().map(|ca| parsed(ca.der())).collect()),
         loads_once: false,
+        is_retired: false,
         certificate: Some(Issuance { name: name.clone(), ..Issuance::default() }),
         pending: None,
         name,
