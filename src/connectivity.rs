@@ -151,7 +151,7 @@ fn stranded<'c>(
     if unlisted > 0 {
         let message = format!(
             "{key}: the certificates of {} are not in status, so they may need a CA that this update removes. expected every CA to \
-             stay; keep them, and do what condition StatusComplete says",
+             stay; keep them, and do what conditions StatusComplete and ClientsCurrent say",
             counted(unlisted, "declared client")
         );
         return Some((field(key), message));

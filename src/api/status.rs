@@ -113,6 +113,10 @@ pub struct GatewaySecretStatus {
     #[schemars(with = "i64", range(min = 0))]
     pub unlisted_clients: Option<u32>,
 
+    /// Those of them whose certificates are unknown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown_clients: Vec<UnknownClient>,
+
     /// The CAs that all declared clients trust and that verify the serving certificate. Absent: not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_trust: Option<Vec<TrustAnchor>>,
@@ -196,6 +200,18 @@ pub struct LaggingClient {
     pub since: Timestamp,
     /// Whether this lasts longer than twice the sum of `propagationDelays.admission` and `propagationDelays.clients`.
     pub overdue: bool,
+}
+
+/// A declared client that may use a certificate which the agent has not seen.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UnknownClient {
+    /// Name of its Secret.
+    pub name: String,
+    /// End of validity of that certificate, if its Certificate says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    pub not_after: Option<Timestamp>,
 }
 
 /// Numbers of endpoints of the gateways' Service, by the content that a probe saw.

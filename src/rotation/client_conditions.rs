@@ -38,7 +38,7 @@ fn clients(plan: &Plan, overdue: &[&str]) -> Said {
     if let Some(reason) = &plan.pinned {
         return (ConditionStatus::False, "Pinned", sentence(reason));
     }
-    if let Some(names) = few(&plan.unknown_clients) {
+    if let Some(names) = few(plan.unknown_clients.iter().map(|client| client.name.as_str())) {
         let message = format!(
             "The certificates of {} are unknown, because cert-manager has no CertificateRequest of the current revision: {names}. A rotation \
              has them reissued first; to know them before, renew them (cmctl renew NAME).",

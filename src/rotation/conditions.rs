@@ -47,6 +47,7 @@ pub fn report(entry: &Entry, plan: &Plan, mut status: GatewaySecretStatus, now: 
     // Nothing may be removed that an unknown client may need.
     let unlisted = unlisted.saturating_add(count(plan.unknown_clients.len()));
     status.unlisted_clients = (unlisted > 0).then_some(unlisted);
+    status.unknown_clients = plan.unknown_clients.clone();
     let served: Vec<Certificate> =
         plan.journal.gateways.last().map(|version| version.chain.clone()).unwrap_or_default();
     leaves.extend(leaf(LeafKind::Server, entry, entry.managed_name(), &served));

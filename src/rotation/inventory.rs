@@ -182,6 +182,7 @@ impl Inventory {
         status.leaves = Some(leaves);
         if let Some(clients) = self.clients.get(&index) {
             status.unlisted_clients = None;
+            status.unknown_clients = Vec::new();
             let trusts = clients.values().map(|client| client.trust.as_slice());
             status.client_trust = common(trusts, &managed.chain, now);
         }

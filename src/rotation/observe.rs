@@ -148,6 +148,7 @@ pub fn observe(seen: &ObservedState<'_>, now: Timestamp) -> GatewaySecretStatus 
         ungranted_namespace_count: previous.ungranted_namespace_count,
         leaves: previous.leaves.clone(),
         unlisted_clients: previous.unlisted_clients,
+        unknown_clients: previous.unknown_clients.clone(),
         client_trust: previous.client_trust.clone(),
         client_bundle: previous.client_bundle.clone(),
         client_bundle_data: previous.client_bundle_data.clone(),

@@ -28,6 +28,7 @@ const fn limit(items: usize, kibibytes: usize) -> Limit {
 const GATEWAYS: Limit = limit(200, 32);
 const HOSTS: Limit = limit(2_000, 48);
 const LAGGING: Limit = limit(1_000, 64);
+const UNKNOWN_CLIENTS: Limit = limit(1_000, 64);
 const CUT_OFF_BY_COPY: Limit = limit(200, 16);
 const WAITS: Limit = limit(20, 20);
 const WORKLOAD_NAMESPACES: Limit = limit(500, 24);
@@ -53,6 +54,7 @@ pub fn fit(entry: &Entry, status: &mut GatewaySecretStatus, now: Timestamp) {
     }
     status.lagging.sort_by(|a, b| (a.since, &a.name).cmp(&(b.since, &b.name)));
     keep_first(&mut status.lagging, LAGGING);
+    keep_first(&mut status.unknown_clients, UNKNOWN_CLIENTS);
     if let Some(names) = &mut status.cut_off_by_copy {
         keep_first(names, CUT_OFF_BY_COPY);
     }
@@ -105,13 +107,15 @@ fn report_missing(entry: &Entry, status: &mut GatewaySecretStatus, now: Timestam
     let count_of_unlisted = |list: &Option<Vec<String>>, count: Option<u32>| count.filter(|_| list.is_none());
     let workloads = count_of_unlisted(&status.workload_namespaces, status.workload_namespace_count);
     let grants = count_of_unlisted(&status.ungranted_namespaces, status.ungranted_namespace_count);
-    let clients = status.unlisted_clients.filter(|count| *count > 0);
+    // Condition ClientsCurrent reports those that are unknown.
+    let unlisted = status.unlisted_clients.unwrap_or_default() as usize;
+    let clients = unlisted.checked_sub(status.unknown_clients.len()).filter(|count| *count > 0);
     let reasons = [
         clients.map(|count| {
             format!(
-                "Certificates of {} are not in the status, so no CA may leave the bundle. Where they are unknown, condition ClientsCurrent says \
-                 so. Where they do not fit, declare fewer clients for this GatewaySecret, or give their certificates the same subject and names.",
-                counted(count as usize, "declared client")
+                "Certificates of {} do not fit into the status, so no CA may leave the bundle. Declare fewer clients for this GatewaySecret, or \
+                 give their certificates the same subject and names.",
+                counted(count, "declared client")
             )
         }),
         workloads.map(|count| {

@@ -133,6 +133,10 @@ fn recover(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
             journal.clients.entry(name.to_owned()).or_default().versions.push(version);
         }
     }
+    for client in &status.unknown_clients {
+        let version = Version { replaced: Some(now), ..Version::unknown(client.not_after, now) };
+        journal.clients.entry(client.name.clone()).or_default().versions.insert(0, version);
+    }
     if is_steady(snapshot) {
         return;
     }

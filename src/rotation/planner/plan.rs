@@ -16,7 +16,7 @@ use super::revocation::list_source;
 use super::snapshot::{ClientState, Issuance, Pending, Snapshot, TrustCopy};
 use super::{consumers, deleted, history, keystores, pace, probe, shared_clients};
 use crate::api::names::{ADOPT, CACERT_SUFFIX};
-use crate::api::{Endpoints, Mode, Period, Phase, StepName, TrustSourceUse, Wait};
+use crate::api::{Endpoints, Mode, Period, Phase, StepName, TrustSourceUse, UnknownClient, Wait};
 use crate::rotation::SecretSummary;
 use crate::rotation::journal::{DelaysInForce, Journal, Version};
 use crate::rotation::name_list::few;
@@ -49,7 +49,7 @@ pub struct Plan {
     /// Why clients are not reissued whose Java truststore would hide a CA, and what to do.
     pub hidden: Option<String>,
     /// Declared clients whose certificates are unknown, by name.
-    pub unknown_clients: Vec<String>,
+    pub unknown_clients: Vec<UnknownClient>,
     /// Declared clients that a change of the gateways' content cut off, by name.
     pub cut_off: Vec<String>,
     /// What the gateways showed; `None` if they were not probed.
@@ -928,11 +928,19 @@ fn phase(view: &View<'_>, blockers: &Blockers<'_>, gateways: &PlannedBundle) -> 
     }
 }
 
-fn unknown_clients(view: &View<'_>) -> Vec<String> {
+fn unknown_clients(view: &View<'_>) -> Vec<UnknownClient> {
     let unknown = view.clients_in_use.iter().filter(|(_, version)| version.is_unknown());
-    let mut names: Vec<_> = unknown.map(|(name, _)| (*name).to_owned()).collect();
-    names.dedup();
-    names
+    let of = |(name, version): &(&str, &Version)| UnknownClient { name: (*name).to_owned(), not_after: version.ends };
+    let mut clients: Vec<_> = unknown.map(of).collect();
+    // The versions of a client follow one another.
+    clients.dedup_by(|later, kept| {
+        let is_same = later.name == kept.name;
+        if is_same {
+            kept.not_after = kept.not_after.zip(later.not_after).map(|(one, other)| one.max(other));
+        }
+        is_same
+    });
+    clients
 }
 
 /// The clients that may still use or trust only an old CA although the agent has done everything for them; sorted.

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use jiff::{SignedDuration, Timestamp};
 
 use super::cluster::{CA, Cluster, HOUR, ISSUER, SOURCE};
+use super::history::SHORT_LIFETIME;
 use crate::connectivity;
 use crate::rotation::SecretSummary;
 use crate::rotation::planner::Issuance;
@@ -124,7 +125,10 @@ impl Cluster {
         requested.push(now);
         let within = |time: SignedDuration| requested.iter().filter(|at| now.duration_since(**at) < time).count();
         let (soon, recent) = (within(MINUTES_10), within(SignedDuration::from_hours(1)));
-        let is_hasty = soon > 10 || failed.is_some_and(|(_, times)| times > 1) && recent > 8;
+        // Before a deadline a quarter of the time that is left passes between two requests, after it as much as is over, and at least two
+        // minutes: in no hour more than thirteen.
+        let most = if self.first_lifetime == SHORT_LIFETIME { 13 } else { 8 };
+        let is_hasty = soon > 10 || failed.is_some_and(|(_, times)| times > 1) && recent > most;
         assert!(!is_hasty, "{}", self.log_text(&format!("{whose:?} was requested {soon} times in 10 minutes")));
         self.issue(whose);
     }
