@@ -15,7 +15,7 @@ use crate::rotation::journal::Journal;
 use crate::rotation::planner;
 use crate::rotation::planner::rules::{Rule, applies};
 use crate::rotation::planner::{
-    ClientState, FurtherCertificate, Issuance, PairOf, Plan, ProbeResult, Snapshot, Step, TrustLoader,
+    ClientState, FurtherCertificate, Issuance, NamespaceState, PairOf, Plan, ProbeResult, Snapshot, Step, TrustLoader,
 };
 use crate::rotation::{observe, report};
 use crate::trust::Certificate;
@@ -45,6 +45,7 @@ pub(super) struct Reading {
     entry: Entry,
     secrets: std::collections::BTreeMap<&'static str, Content>,
     clients: Vec<ClientState>,
+    namespaces: std::collections::BTreeMap<String, NamespaceState>,
     bundle_readers: Vec<ClientState>,
     trust_loaders: Vec<TrustLoader>,
     presented_also: Vec<FurtherCertificate>,
@@ -69,7 +70,7 @@ impl Reading {
             clients: self.clients.clone(),
             trust_loaders: self.trust_loaders.clone(),
             unlisted_namespaces: &[],
-            namespaces: Default::default(),
+            namespaces: self.namespaces.clone(),
             source_certificate: self.source_certificate.clone(),
             canary: None,
             probe_result: self.probe_result.clone(),
@@ -110,6 +111,7 @@ impl Cluster {
             entry,
             secrets: self.secrets.clone(),
             clients: self.clients_seen(),
+            namespaces: self.namespaces_seen(),
             bundle_readers: self.bundle_readers(),
             trust_loaders: self.trust_loaders(),
             presented_also: self.presented_also(),
@@ -299,7 +301,7 @@ impl Cluster {
     /// Whether it is known what clients that load once have loaded. After the journal was lost it is not, until they
     /// restart.
     fn knows_what_is_loaded(&self) -> bool {
-        self.clients.iter().all(|client| {
+        self.clients.iter().filter(|client| !client.is_gone).all(|client| {
             let known = self.journal.1.clients.get(&client.name).map(|known| known.versions.as_slice());
             known.unwrap_or_default().iter().any(|version| version.chain == client.loaded.facts.chain)
         })

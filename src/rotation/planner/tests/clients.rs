@@ -1,11 +1,14 @@
 //! The clients of the simulated cluster. Each uses its Secret as it was when it last read it.
 
+use std::collections::BTreeMap;
+
 use jiff::{SignedDuration, Timestamp};
 
-use super::cluster::{Cluster, Content};
+use super::cluster::{Cluster, Content, ISSUER};
+use super::history::LAST_LIFETIME;
 use super::issuer::Whose;
 use crate::rotation::SecretSummary;
-use crate::rotation::planner::{ClientState, Issuance, Trust};
+use crate::rotation::planner::{ClientState, Issuance, NamespaceState, Trust};
 
 pub(super) struct Client {
     pub(super) name: String,
@@ -14,6 +17,10 @@ pub(super) struct Client {
     pub(super) loads_once: bool,
     /// Whether it is declared.
     pub(super) declared: bool,
+    /// Whether no pod uses its Secret any more.
+    pub(super) is_gone: bool,
+    /// Whether its owner says so.
+    pub(super) is_retired: bool,
     /// Whether cert-manager issues its certificate. Otherwise a person does, and the agent reads its Secret.
     pub(super) automatic: bool,
     /// Its CertificateRequest was deleted, so the agent cannot read its certificate.
@@ -78,7 +85,60 @@ impl Cluster {
             && !self.is_broken(Whose::Client(at))
     }
 
-    /// Deletes a client for a while, as with its namespace: its pod keeps what it has loaded. Then a backup is restored.
+    /// The other namespaces of clients that are not found.
+    pub(super) fn namespaces_seen(&self) -> BTreeMap<String, NamespaceState> {
+        let missing = self.clients.iter().filter(|client| !client.declared);
+        let seen = missing.filter_map(|client| {
+            let (namespace, _) = client.name.split_once('/')?;
+            let state = if client.is_gone { NamespaceState::Deleted } else { NamespaceState::Exists };
+            Some((namespace.to_owned(), state))
+        });
+        seen.collect()
+    }
+
+    /// Deletes the namespace of a client, with its pod, and restores both from a backup.
+    pub(super) fn delete_namespace(&mut self, length: SignedDuration) {
+        let is_elsewhere = |client: &Client| client.name.contains('/') && client.declared;
+        let Some(at) = self.clients.iter().position(is_elsewhere) else { return };
+        self.clients[at].is_gone = true;
+        self.delete_client(at, length);
+        self.at(self.now + length, move |cluster| {
+            let client = &mut cluster.clients[at];
+            (client.is_gone, client.lacks_request) = (false, client.automatic);
+            cluster.load_client(at);
+        });
+    }
+
+    /// Somebody starts a workload whose certificate is valid for long, and which loads it once. After a while nothing uses it any more, and its owner
+    /// says so.
+    pub(super) fn start_preview(&mut self, length: SignedDuration) {
+        let source = if self.entry.spec.issuer_secret_name.is_some() { ISSUER } else { self.client_source() };
+        let ca = self.facts(source).and_then(|facts| facts.chain.first()).cloned();
+        let published = self.webhook();
+        let Some(ca) = ca.filter(|ca| published.converged.contains(&self.root_of(ca))) else { return };
+        let at = self.clients.len();
+        let name = format!("preview-{at}");
+        self.note(format!("{name} is there, and loads its Secret once"));
+        let leaf = self.sign(&ca, &name, LAST_LIFETIME);
+        let (root, chain) = (self.root_of(&ca), self.chain_of(leaf, &ca));
+        let others = published.client_bundle.iter().filter(|bundled| **bundled != root).cloned();
+        let anchors = std::iter::once(root.clone()).chain(others).collect();
+        let secret = self.content(SecretSummary { anchors, chain, ..SecretSummary::default() });
+        self.clients.push(Client {
+            loads_once: true,
+            declared: true,
+            automatic: true,
+            ..Client::new(name, secret, self.now, LAST_LIFETIME)
+        });
+        self.poke();
+        self.at(self.now + length, move |cluster| {
+            cluster.note(format!("{} is retired", cluster.clients[at].name));
+            (cluster.clients[at].is_gone, cluster.clients[at].is_retired) = (true, true);
+            cluster.poke();
+        });
+    }
+
+    /// Deletes a client for a while: its pod keeps what it has loaded. Then a backup is restored.
     pub(super) fn delete_client(&mut self, at: usize, length: SignedDuration) {
         if !self.clients[at].declared {
             return;
@@ -105,6 +165,25 @@ pub(super) fn has_ended(content: &Content, now: Timestamp) -> bool {
 }
 
 impl Client {
+    /// A client that has loaded its Secret.
+    pub(super) fn new(name: String, secret: Content, signed: Timestamp, lifetime: u64) -> Self {
+        Self {
+            name,
+            loaded: secret.clone(),
+            secret,
+            loads_once: false,
+            declared: false,
+            is_gone: false,
+            is_retired: false,
+            automatic: false,
+            lacks_request: false,
+            is_late: false,
+            signed,
+            lifetime,
+            renewal: 0,
+        }
+    }
+
     /// The client as the agent reads it.
     fn seen(&self, issuance: Issuance) -> ClientState {
         let facts = &self.secret.facts;
@@ -123,7 +202,7 @@ impl Client {
             chain,
             trust,
             loads_once: self.loads_once,
-            is_retired: false,
+            is_retired: self.is_retired,
             certificate: self.automatic.then_some(Issuance { issued, validity, ..issuance }),
             pending: None,
         }

@@ -41,6 +41,8 @@ pub(super) enum Event {
     BreakIssuer,
     LoseRequest,
     DeleteClient,
+    DeleteNamespace,
+    RetireClient,
     LosePolicy,
     RefuseSteps,
     LoseTarget,
@@ -48,7 +50,7 @@ pub(super) enum Event {
 }
 
 /// Events after which no connection may fail.
-pub(super) const HARMLESS: [Event; 26] = [
+pub(super) const HARMLESS: [Event; 28] = [
     Event::Rotate,
     Event::Rotate,
     Event::Rotate,
@@ -71,6 +73,8 @@ pub(super) const HARMLESS: [Event; 26] = [
     Event::BreakIssuer,
     Event::LoseRequest,
     Event::DeleteClient,
+    Event::DeleteNamespace,
+    Event::RetireClient,
     Event::LosePolicy,
     Event::RefuseSteps,
     Event::LoseTarget,
@@ -106,7 +110,7 @@ pub(super) fn seconds(seconds: u64) -> SignedDuration {
 
 /// Lifetimes of CAs in seconds: of those that are replaced, and of the last one.
 const CA_LIFETIME: u64 = 10 * HOUR;
-const LAST_LIFETIME: u64 = 100 * HOUR;
+pub(super) const LAST_LIFETIME: u64 = 100 * HOUR;
 /// The lifetime of a first CA that ends during a history, and the latest time of the rotation before.
 pub(super) const SHORT_LIFETIME: u64 = 100 * MINUTE;
 const IN_TIME: u64 = 50 * MINUTE;
@@ -208,7 +212,11 @@ impl Cluster {
         let declared = self.entry.spec.clients.all_declared || self.chance(2);
         let automatic = declared && !self.chance(4);
         let loads_once = declared && self.chance(3);
-        let name = format!("{}-{at}", if declared { "client" } else { "stranger" });
+        let name = match declared {
+            true if self.chance(4) => format!("shop-{at}/client"),
+            true => format!("client-{at}"),
+            false => format!("stranger-{at}"),
+        };
         // Undeclared clients' certificates do not outlive `maxCertificateLifetime`.
         let lifetime = if loads_once || !declared { HOUR } else { 3 * HOUR };
         self.note(format!("{name} is there{}", if loads_once { ", and loads its Secret once" } else { "" }));
@@ -219,17 +227,11 @@ impl Cluster {
         let secret = self.content(SecretSummary { anchors: trust, chain, ..SecretSummary::default() });
         let lacks_request = automatic && self.chance(8);
         self.clients.push(Client {
-            name,
-            loaded: secret.clone(),
-            secret,
             loads_once,
             declared,
             automatic,
             lacks_request,
-            is_late: false,
-            signed: self.now,
-            lifetime,
-            renewal: 0,
+            ..Client::new(name, secret, self.now, lifetime)
         });
         self.restart_in_time(at);
         if automatic {
@@ -349,6 +351,11 @@ impl Cluster {
                 let at = self.any_client();
                 self.delete_client(at, length);
             }
+            Event::DeleteNamespace => {
+                self.rotate_within(length);
+                self.delete_namespace(length * 2);
+            }
+            Event::RetireClient => self.start_preview(length),
             Event::LosePolicy => {
                 let delays = self.delays.clone();
                 let second = seconds(1 + self.seed.below(5));

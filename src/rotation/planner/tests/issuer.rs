@@ -229,6 +229,11 @@ impl Cluster {
             self.renew_in_time(whose, self.issuer.source_lifetime);
             return;
         };
+        if self.clients[at].is_gone && !self.clients[at].is_retired {
+            // Its namespace was deleted.
+            *self.issuing(whose) = Issuing::default();
+            return;
+        }
         let published = self.webhook();
         let is_told = !published.client_bundle.is_empty();
         if self.holds_back && is_told && !connectivity::admits(&published.converged, &chain, self.now) {

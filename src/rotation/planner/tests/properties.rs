@@ -49,7 +49,7 @@ fn some(seed: &mut Seed, of: &[Event]) -> Vec<Event> {
 }
 
 /// Each rule that histories can show to be necessary, and the kind of history.
-const NECESSARY: [(Rule, Kind); 9] = [
+const NECESSARY: [(Rule, Kind); 11] = [
     (Rule::Pace, HARMLESS_EVENTS),
     (Rule::StuckRequestsDoNotDelayOthers, HARMLESS_EVENTS),
     (Rule::UnknownIsLagging, HARMLESS_EVENTS),
@@ -59,6 +59,8 @@ const NECESSARY: [(Rule, Kind); 9] = [
     (Rule::ProbeUntilSteady, HARMLESS_EVENTS),
     (Rule::SightingsOutliveTheirTarget, HARMLESS_EVENTS),
     (Rule::RefusalsNameTheirReason, HARMLESS_EVENTS),
+    (Rule::RetiredClientsAreNotAwaited, HARMLESS_EVENTS),
+    (Rule::DeletedNamespacesAreRemembered, HARMLESS_EVENTS),
 ];
 
 /// Those that a few histories notice.

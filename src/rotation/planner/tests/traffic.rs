@@ -22,7 +22,8 @@ impl Cluster {
     pub(super) fn failure(&mut self) -> Option<String> {
         for gateway in 0..self.gateways.len() {
             let Some((trusted, served)) = self.read_by_readers().zip(self.gateways[gateway].clone()) else { continue };
-            if !has_ended(&served, self.now) && !self.verifies(&trusted, &served) {
+            let may_fail = has_ended(&served, self.now) || self.is_late(&served);
+            if !may_fail && !self.verifies(&trusted, &served) {
                 let (trusted, served) = (self.named(&trusted.facts.anchors), self.named(&served.facts.chain));
                 return Some(format!(
                     "whoever reads {trusted} where it is distributed refuses {served} of gateway {gateway}"
@@ -30,12 +31,13 @@ impl Cluster {
             }
         }
         for client in 0..self.clients.len() {
+            if self.clients[client].is_gone {
+                continue;
+            }
             let presented = self.clients[client].loaded.clone();
             for gateway in 0..self.gateways.len() {
                 let Some(served) = self.gateways[gateway].clone() else { continue };
-                // A gateway that takes a write over too late may serve a chain whose intermediate CA has ended.
-                let is_late = self.prober.hangs && served.facts.chain.iter().any(|ca| self.now >= ca.not_after);
-                if has_ended(&presented, self.now) || has_ended(&served, self.now) || is_late {
+                if has_ended(&presented, self.now) || has_ended(&served, self.now) || self.is_late(&served) {
                     continue;
                 }
                 if self.is_excused(client, &served) {
@@ -74,6 +76,11 @@ impl Cluster {
             }
         }
         None
+    }
+
+    /// Whether a gateway takes a write over too late, and serves a chain whose intermediate CA has ended.
+    fn is_late(&self, served: &Content) -> bool {
+        self.prober.hangs && served.facts.chain.iter().any(|ca| self.now >= ca.not_after)
     }
 
     /// Whether a connection fails because a CA has ended, or gateways have switched before it ends, and the client could not follow in time:
