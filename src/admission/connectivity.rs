@@ -7,9 +7,10 @@ use jiff::Timestamp;
 use super::Request;
 use super::rules::CONNECTIVITY;
 use super::secret_write::SecretWrite;
-use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL};
+use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, RETIRED};
 use crate::api::{Mode, TrustSourceUse};
 use crate::connectivity::{self, Broken};
+use crate::json::Json;
 use crate::registry::{Entry, Registry, Role};
 use crate::trust::{Certificate, Finding, ParsedSecret, Severities, Severity};
 
@@ -81,7 +82,8 @@ fn broken_by_client<'r>(
     let Some(entry) = declared(label, namespace, write.registry) else { return Vec::new() };
     // The canary gets a certificate of the new CA before gateways trust it: a probe with it shows whether they do.
     let is_canary = |of: &Entry| of.namespace == namespace && of.canary_name() == Some(new.secret.name.as_str());
-    if is_canary(entry) {
+    let annotations = |object: &Json<'_>| object["metadata"]["annotations"][RETIRED] == "true";
+    if is_canary(entry) || write.request.object.is_some_and(annotations) {
         return Vec::new();
     }
     let distrust = &entry.spec.distrusted_cas;

@@ -10,7 +10,9 @@ use serde_json::Value;
 use super::active_certificates::{common, leaf};
 use super::status_limits::count;
 use super::{ObservedState, SecretSummary, observe, readers};
-use crate::api::names::{CACERT_SUFFIX, CLIENT_LABEL, GATEWAY_SECRET, GUARD, GUARD_ENABLED, managed_config_map_name};
+use crate::api::names::{
+    CACERT_SUFFIX, CLIENT_LABEL, GATEWAY_SECRET, GUARD, GUARD_ENABLED, RETIRED, managed_config_map_name,
+};
 use crate::api::{GatewaySecretStatus, GatewayUse, Kind, LeafKind, ManagedConfigMap, SourceKind, WorkloadKind};
 use crate::json::Json;
 use crate::registry::{Entry, Place, Registry};
@@ -206,7 +208,7 @@ impl Inventory {
         let Some(index) = self.claims.entries().iter().position(is_named) else { return };
         let entry = &self.claims.entries()[index];
         let name = entry.qualified(namespace, name);
-        if entry.canary_name() == Some(&name) {
+        if entry.canary_name() == Some(&name) || object["metadata"]["annotations"][RETIRED] == "true" {
             return;
         }
         let Ok(secret) = Secret::from_value(object) else { return };

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::admission::{Decision, Kind, Request, validate};
-use crate::api::names::MANAGED_LABEL;
+use crate::api::names::{MANAGED_LABEL, RETIRED};
 use crate::api::{GatewaySecretStatus, Leaf as ActiveLeaf, LeafKind, ProbeTarget, TrustAnchor, TrustSourceUse};
 use crate::json::{Json, json};
 use crate::registry::tests::entry;
@@ -69,9 +69,10 @@ impl Content {
             name if name.ends_with(CACERT_SUFFIX) => BTreeMap::new(),
             _ => [(CLIENT_LABEL, "gw")].into(),
         };
+        let annotations: BTreeMap<_, _> = (name == "retired").then_some((RETIRED, "true")).into_iter().collect();
         json!({
             "apiVersion": "v1", "kind": "Secret",
-            "metadata": {"namespace": "mesh", "name": name, "labels": labels},
+            "metadata": {"namespace": "mesh", "name": name, "labels": labels, "annotations": annotations},
             "stringData": data,
         })
     }
@@ -401,6 +402,16 @@ fn rejects_a_client_certificate_before_gateways_trust_its_ca() {
     // A certificate that gateways already reject may stay.
     let rejected = cluster.with("reports", renewed.clone());
     assert_eq!(rejected.broken("reports", &renewed), []);
+}
+
+#[test]
+fn a_client_that_no_workload_uses_is_not_judged_and_needs_no_ca() {
+    let cluster = Cluster::new(Content::new(&[0, 1], 0)).with("retired", Content::new(&[0], 1));
+    assert_eq!(cluster.broken("retired", &Content::new(&[0], 2)), []);
+    assert_eq!(cluster.broken("gw", &Content::new(&[0], 0)), []);
+    let in_use = cluster.with("shop", Content::new(&[0], 1));
+    assert_eq!(in_use.broken("shop", &Content::new(&[0], 2)).len(), 1);
+    assert_eq!(in_use.broken("gw", &Content::new(&[0], 0)).len(), 1);
 }
 
 #[derive(Clone, Debug)]
