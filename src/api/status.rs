@@ -113,7 +113,7 @@ pub struct GatewaySecretStatus {
     #[schemars(with = "i64", range(min = 0))]
     pub unlisted_clients: Option<u32>,
 
-    /// Those of them whose certificates are unknown.
+    /// The declared clients whose certificates are unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown_clients: Vec<UnknownClient>,
 

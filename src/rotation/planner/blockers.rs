@@ -220,9 +220,11 @@ impl SwitchBlocker {
 
 /// Why clients of some namespaces are unknown, and what to do: a sentence.
 pub(super) fn unlisted_clients(view: &View<'_>) -> Option<String> {
-    let unlisted = || deleted::unlisted_namespaces(view);
-    let deleted = || unlisted().filter_map(|namespace| Some((namespace, deleted::deleted_until(view, namespace)?)));
-    if let Some(names) = few(unlisted().filter(|namespace| deleted::deleted_until(view, namespace).is_none())) {
+    let View { snapshot, journal, now, .. } = *view;
+    let until = |namespace: &str| deleted::deleted_until(snapshot, journal, namespace);
+    let unlisted = || deleted::unlisted_namespaces(snapshot, journal, now);
+    let deleted = || unlisted().filter_map(|namespace| Some((namespace, until(namespace)?)));
+    if let Some(names) = few(unlisted().filter(|namespace| until(namespace).is_none())) {
         return Some(format!(
             "The agent cannot list Certificates in {names} (spec.clients.namespaces), so clients there are unknown. Apply the output of \
              trustspan rbac"

@@ -17,7 +17,7 @@ pub(super) fn clients_that(view: &View<'_>, is: impl Fn(&str, &Version) -> bool)
         if view.snapshot.all_clients().any(|client| client.name == name) {
             return name.to_owned();
         }
-        deleted::described(view, name)
+        deleted::described(view.snapshot, view.journal, name, view.now)
     };
     few(view.clients_in_use.iter().filter(|(name, version)| is(name, version)).map(|(name, _)| label(name)))
 }

@@ -4,6 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::history::{View, admits, end_of_intermediates, verifies};
 use super::rules::{Rule, applies};
+use crate::api::PropagationDelays;
 use crate::rotation::journal::{Authority, Version};
 use crate::trust::Certificate;
 
@@ -12,11 +13,19 @@ pub(super) fn is_ahead(view: &View<'_>, deadline: Option<Timestamp>) -> bool {
     deadline.is_none_or(|at| view.now < at)
 }
 
+/// The time in which another replica takes over from an agent that has stopped.
+const TAKEOVER: SignedDuration = SignedDuration::from_mins(1);
+
 /// When the serving certificate is switched regardless of clients: shortly before it expires, since clients would then
 /// reject it anyway.
 pub(super) fn switch_deadline(view: &View<'_>, served: &[Certificate]) -> Option<Timestamp> {
-    let margin = view.entry.policy.propagation_delays.gateways.duration().saturating_mul(2);
+    let margin = switch_margin(&view.entry.policy.propagation_delays);
     end_of_serving(view, served).map(|end| end.saturating_sub(margin).unwrap_or(view.now))
+}
+
+/// How long before the end of the serving certificate it is switched at the latest.
+pub(super) fn switch_margin(delays: &PropagationDelays) -> SignedDuration {
+    delays.gateways.duration().saturating_mul(2).saturating_add(TAKEOVER)
 }
 
 /// When clients begin to reject what gateways serve: when the certificate or its CA expires.

@@ -2,7 +2,6 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::history::View;
 use super::rules::{Rule, applies};
 use super::snapshot::{NamespaceState, Snapshot};
 use crate::api::names::RETIRED;
@@ -33,23 +32,27 @@ pub(super) fn record_namespaces(snapshot: &Snapshot<'_>, journal: &mut Journal, 
 }
 
 /// The namespaces of `spec.clients.namespaces` that may have unknown clients.
-pub(super) fn unlisted_namespaces<'v>(view: &'v View<'_>) -> impl Iterator<Item = &'v str> {
-    let unlisted = view.snapshot.unlisted_namespaces.iter().map(String::as_str);
-    unlisted.filter(|namespace| deleted_until(view, namespace).is_none_or(|until| view.now < until))
+pub(super) fn unlisted_namespaces<'s>(
+    snapshot: &'s Snapshot<'_>,
+    journal: &Journal,
+    now: Timestamp,
+) -> impl Iterator<Item = &'s str> {
+    let unlisted = snapshot.unlisted_namespaces.iter().map(String::as_str);
+    unlisted.filter(move |namespace| deleted_until(snapshot, journal, namespace).is_none_or(|until| now < until))
 }
 
 /// Until when the clients of a deleted namespace count.
-pub(super) fn deleted_until(view: &View<'_>, namespace: &str) -> Option<Timestamp> {
-    let state = view.snapshot.namespaces.get(namespace);
+pub(super) fn deleted_until(snapshot: &Snapshot<'_>, journal: &Journal, namespace: &str) -> Option<Timestamp> {
+    let state = snapshot.namespaces.get(namespace);
     state.filter(|state| **state == NamespaceState::Deleted)?;
-    view.journal.deleted_namespaces.get(namespace).map(|since| forgotten_at(*since))
+    journal.deleted_namespaces.get(namespace).map(|since| forgotten_at(*since))
 }
 
 /// A client that is not declared, with how long it counts and what helps.
-pub(super) fn described(view: &View<'_>, name: &str) -> String {
-    let Some(client) = view.journal.clients.get(name) else { return name.to_owned() };
-    let delay = view.entry.policy.propagation_delays.clients;
-    let in_use = || client.in_use(delay, view.now);
+pub(super) fn described(snapshot: &Snapshot<'_>, journal: &Journal, name: &str, now: Timestamp) -> String {
+    let Some(client) = journal.clients.get(name) else { return name.to_owned() };
+    let delay = snapshot.entry.policy.propagation_delays.clients;
+    let in_use = || client.in_use(delay, now);
     let end = in_use().map(|version| version.chain.first().map(|leaf| leaf.not_after).or(version.ends)).max().flatten();
     let ends = end.map_or("its certificate expires, at an unknown time".to_owned(), |end| end.to_string());
     if !client.loads_once {
@@ -63,7 +66,7 @@ pub(super) fn described(view: &View<'_>, name: &str) -> String {
         );
     }
     let namespace = namespace_of(name);
-    if let Some(until) = namespace.and_then(|namespace| deleted_until(view, namespace)) {
+    if let Some(until) = namespace.and_then(|namespace| deleted_until(snapshot, journal, namespace)) {
         let until = end.map_or(until, |end| until.min(end));
         return format!("{name} (its namespace was deleted: it counts until {until})");
     }

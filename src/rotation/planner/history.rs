@@ -731,7 +731,8 @@ impl View<'_> {
 
     /// Whether every client is known: all are declared, and the agent may list all of their namespaces.
     pub(super) fn knows_all_clients(&self) -> bool {
-        self.entry.spec.clients.all_declared && deleted::unlisted_namespaces(self).next().is_none()
+        self.entry.spec.clients.all_declared
+            && deleted::unlisted_namespaces(self.snapshot, self.journal, self.now).next().is_none()
     }
 
     /// Whether the certificate of some declared client is unknown.

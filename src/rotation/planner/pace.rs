@@ -10,7 +10,7 @@ use super::snapshot::Issuance;
 const SHORTEST: SignedDuration = SignedDuration::from_secs(15);
 /// The time after a change in which an issuer may still sign with what it has cached. After that its configuration is wrong.
 const INFORMED: SignedDuration = SignedDuration::from_secs(10);
-/// The time in which an issuer answers. After that a person has to look into it.
+/// The time in which an issuer answers. After that a person has to act.
 const ANSWERED: SignedDuration = SignedDuration::from_mins(2);
 /// The time after which a request without an answer makes room for others.
 const MAKES_ROOM: SignedDuration = SignedDuration::from_secs(30);

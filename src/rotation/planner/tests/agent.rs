@@ -13,6 +13,7 @@ use crate::api::{Mode, Phase, WindowState};
 use crate::registry::Entry;
 use crate::rotation::journal::Journal;
 use crate::rotation::planner;
+use crate::rotation::planner::deadlines::switch_margin;
 use crate::rotation::planner::rules::{Rule, applies};
 use crate::rotation::planner::{
     ClientState, FurtherCertificate, Issuance, NamespaceState, PairOf, Plan, ProbeResult, Snapshot, Step, TrustLoader,
@@ -200,7 +201,7 @@ impl Cluster {
         }
         let served = reading.secrets.get(MANAGED).filter(|managed| managed.facts.denials.is_empty());
         let end = served.and_then(|managed| self.end_of(&managed.facts.chain));
-        let is_held = end.is_some_and(|end| now < end - policy.propagation_delays.gateways.duration() * 2);
+        let is_held = end.is_some_and(|end| now < end - switch_margin(&policy.propagation_delays));
         // The end of an old CA overrides any pause, early enough for all steps that depend on it.
         let ends = |ca: &Certificate| ends(reading, ca, now);
         let issuer_ends = reading.secrets.get(ISSUER).is_none_or(|issuer| issuer.facts.chain.first().is_some_and(ends));
@@ -215,7 +216,7 @@ impl Cluster {
     }
 
     /// When a chain ends, or the CA that issued it.
-    fn end_of(&self, chain: &[Certificate]) -> Option<Timestamp> {
+    pub(super) fn end_of(&self, chain: &[Certificate]) -> Option<Timestamp> {
         let signer = chain.last().and_then(|last| self.signer_of(last));
         chain.iter().chain(signer).map(|certificate| certificate.not_after).min()
     }
@@ -411,7 +412,7 @@ impl Cluster {
     fn note_deadline(&mut self, chain: &[crate::trust::Certificate]) {
         let Some(served) = self.facts(MANAGED).and_then(|facts| facts.chain.first()) else { return };
         let Some(end) = self.facts(MANAGED).and_then(|facts| self.end_of(&facts.chain)) else { return };
-        let end = end - self.entry.policy.propagation_delays.gateways.duration() * 2;
+        let end = end - switch_margin(&self.entry.policy.propagation_delays);
         let Some(leaf) = chain.first().filter(|leaf| *leaf != served) else { return };
         let follows = self.forced.get(&served.fingerprint).is_some_and(Option::is_none)
             && leaf.authority_key_id == served.authority_key_id;

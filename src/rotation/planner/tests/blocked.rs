@@ -87,7 +87,7 @@ fn the_end_of_the_serving_certificate_overrides_pause_and_windows() {
             let mut scene = before_the_switch(&old, &new, false);
             (scene.entry.spec.paused, scene.entry.policy.change_windows) = (paused, windows.clone());
             scene.entry.spec.mode = mode;
-            let deadline = scene.managed.as_ref().unwrap().chain[0].not_after - SignedDuration::from_mins(1);
+            let deadline = scene.managed.as_ref().unwrap().chain[0].not_after - SignedDuration::from_mins(2);
             scene.now = deadline - HOUR / 2;
             let plan = scene.reconcile();
             assert!(!switches(&plan) && !plan.steps.contains(&Step::CopySource), "{mode:?}");
@@ -118,7 +118,7 @@ fn clients_that_the_switch_will_cut_off_are_reported_before() {
     let plan = scene.reconcile();
     let (status, message) = said(&scene, &plan, LEAF);
     assert_eq!(status, ConditionStatus::False);
-    let switch = format!("At {} gateways switch certificates", end - SignedDuration::from_mins(1));
+    let switch = format!("At {} gateways switch certificates", end - SignedDuration::from_mins(2));
     assert!(message.contains(": client.") && message.contains(&switch), "{message}");
     // Undeclared clients may exist.
     let mut scene = before_the_switch(&old, &new, false);

@@ -109,7 +109,7 @@ impl Cluster {
         });
     }
 
-    /// Somebody starts a workload whose certificate is valid for long, and which loads it once. After a while nothing uses it any more, and its owner
+    /// A workload starts whose certificate is valid for long, and which loads it once. After a while nothing uses it any more, and its owner
     /// says so.
     pub(super) fn start_preview(&mut self, length: SignedDuration) {
         let source = if self.entry.spec.issuer_secret_name.is_some() { ISSUER } else { self.client_source() };

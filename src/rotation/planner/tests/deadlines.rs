@@ -62,7 +62,7 @@ fn a_pause_does_not_let_the_issuer_sign_with_an_expired_ca() {
     scene.pass(SignedDuration::from_secs(181));
     assert_eq!(reissues(&scene.reconcile()), ["gateway"]);
     scene.source = pair(&new, "gateway");
-    let switch = end - SignedDuration::from_mins(1);
+    let switch = end - SignedDuration::from_mins(2);
     assert_eq!(until(&scene.reconcile(), StepName::SwitchServingCertificate), Some(switch));
     scene.now = switch;
     let switches = |step: &Step| matches!(step, Step::WriteManaged { pair: PairOf::Source, .. });
@@ -86,6 +86,6 @@ fn a_lagging_client_is_cut_off_when_the_ca_of_the_serving_certificate_expires() 
     let ((old, end), new) = (ending(), ca("new"));
     let mut scene = before_the_switch(&old, &new, true);
     let plan = scene.reconcile();
-    assert_eq!(until(&plan, StepName::SwitchServingCertificate), Some(end - SignedDuration::from_mins(1)));
+    assert_eq!(until(&plan, StepName::SwitchServingCertificate), Some(end - SignedDuration::from_mins(2)));
     assert_eq!(plan.switch_blocker.unwrap().end, end);
 }

@@ -131,8 +131,8 @@ fn a_lagging_client_blocks_the_switch_until_its_deadline() {
     let plan = scene.reconcile();
     let wait = plan.waits.iter().find(|wait| wait.step == StepName::SwitchServingCertificate).unwrap();
     assert!(wait.reason.ends_with(": client. Restart those that read their CAs only at startup"), "{}", wait.reason);
-    // The deadline is one minute before the serving certificate expires: twice the gateways' propagation delay.
-    let deadline = scene.managed.as_ref().unwrap().chain[0].not_after - SignedDuration::from_mins(1);
+    // Twice the gateways' propagation delay, and a minute, before the serving certificate expires.
+    let deadline = scene.managed.as_ref().unwrap().chain[0].not_after - SignedDuration::from_mins(2);
     assert_eq!(wait.until, Some(deadline));
     assert!(plan.steps.iter().all(|step| !matches!(step, Step::WriteManaged { pair: PairOf::Source, .. })));
     scene.now = deadline;

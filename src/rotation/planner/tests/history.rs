@@ -288,7 +288,7 @@ impl Cluster {
             }
             Event::RestartGateway => {
                 let replica = self.seed.below(self.gateways.len() as u64) as usize;
-                self.load_gateway(replica, "starts anew");
+                self.load_gateway(replica, "starts");
                 self.restart_foreign(replica);
             }
             Event::DeleteManaged => self.delete(MANAGED),

@@ -5,6 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::clients::has_ended;
 use super::cluster::{Cluster, Content};
 use crate::connectivity;
+use crate::rotation::planner::deadlines::switch_margin;
 use crate::trust::Certificate;
 
 impl Cluster {
@@ -26,7 +27,7 @@ impl Cluster {
             if !may_fail && !self.verifies(&trusted, &served) {
                 let (trusted, served) = (self.named(&trusted.facts.anchors), self.named(&served.facts.chain));
                 return Some(format!(
-                    "whoever reads {trusted} where it is distributed refuses {served} of gateway {gateway}"
+                    "readers of what is distributed, which trust {trusted}, refuse {served} of gateway {gateway}"
                 ));
             }
         }
@@ -78,9 +79,9 @@ impl Cluster {
         None
     }
 
-    /// Whether a gateway takes a write over too late, and serves a chain whose intermediate CA has ended.
+    /// Whether a gateway takes a write over too late, and serves a chain whose CA has ended.
     fn is_late(&self, served: &Content) -> bool {
-        self.prober.hangs && served.facts.chain.iter().any(|ca| self.now >= ca.not_after)
+        self.prober.hangs && self.end_of(&served.facts.chain).is_some_and(|end| self.now >= end)
     }
 
     /// Whether a connection fails because a CA has ended, or gateways have switched before it ends, and the client could not follow in time:
@@ -89,7 +90,7 @@ impl Cluster {
         if self.follows(client) {
             return false;
         }
-        let margin = self.delays.gateways.duration() * 2;
+        let margin = switch_margin(&self.delays);
         let loaded = &self.clients[client].loaded.facts;
         let chains = [&loaded.chain, &served.facts.chain];
         let signers = chains.into_iter().filter_map(|chain| chain.first()).filter_map(|leaf| self.signer_of(leaf));
