@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use jiff::{SignedDuration, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -114,6 +115,19 @@ pub struct PropagationDelays {
 impl Default for PropagationDelays {
     fn default() -> Self {
         Self { gateways: Period::from_secs(30), clients: Period::from_secs(180), admission: Period::from_secs(10) }
+    }
+}
+
+impl PropagationDelays {
+    /// When everything is to follow that depends on a CA which expires at `end`: earlier by twice the sum of the delays.
+    pub fn deadline(&self, end: Timestamp) -> Timestamp {
+        end.saturating_sub(self.sum().saturating_mul(2)).unwrap_or(Timestamp::MIN)
+    }
+
+    /// The time that all steps take.
+    pub fn sum(&self) -> SignedDuration {
+        let delays = [self.gateways, self.admission, self.clients].map(|delay| delay.duration());
+        delays.into_iter().fold(SignedDuration::ZERO, SignedDuration::saturating_add)
     }
 }
 

@@ -62,16 +62,10 @@ fn last_end(issuers: &[Authority], suffices: impl Fn(&[Certificate]) -> bool) ->
 /// reissued at [`serving_deadline`] do.
 pub(super) fn last_reissue(view: &View<'_>, chain: &[Certificate]) -> Option<Timestamp> {
     let deadline = serving_deadline(view, chain).filter(|_| applies(Rule::TheEndOverridesClients))?;
-    Some(deadline.saturating_add(all_delays(view)).unwrap_or(Timestamp::MAX))
+    Some(deadline.saturating_add(view.entry.policy.propagation_delays.sum()).unwrap_or(Timestamp::MAX))
 }
 
 /// The deadline for what depends on a CA that expires at `end`: earlier by twice the time that all steps take.
 pub(super) fn deadline(view: &View<'_>, end: Timestamp) -> Timestamp {
-    end.saturating_sub(all_delays(view).saturating_mul(2)).unwrap_or(Timestamp::MIN)
-}
-
-fn all_delays(view: &View<'_>) -> SignedDuration {
-    let delays = &view.entry.policy.propagation_delays;
-    let delays = [delays.gateways, delays.admission, delays.clients].map(|delay| delay.duration());
-    delays.into_iter().fold(SignedDuration::ZERO, SignedDuration::saturating_add)
+    view.entry.policy.propagation_delays.deadline(end)
 }

@@ -593,6 +593,8 @@ pub(super) struct View<'a> {
     pub(super) windows: WindowState,
     /// The contents of the managed Secret that gateways may use.
     pub(super) gateways_in_use: Vec<&'a Version>,
+    /// Those of them for which new client certificates wait.
+    pub(super) awaited: Vec<&'a Version>,
     /// The contents that declared clients may use, with their names.
     pub(super) clients_in_use: Vec<(&'a str, &'a Version)>,
     /// The chains that gateways may present in addition to the managed Secret's, with the names of their Secrets.
@@ -633,7 +635,10 @@ impl<'a> View<'a> {
         };
         let gateways_in_use: Vec<_> = journal.gateways.iter().filter(is_in_use).collect();
         let client_issuers = current(&journal.client_issuers, &entry.spec.distrusted_cas, now);
-        let unconverged = unconverged(&gateways_in_use, &client_issuers, delays.gateways, now);
+        let is_awaited =
+            |version: &&&Version| awaited_until(version, &client_issuers, delays).is_none_or(|end| now < end);
+        let awaited: Vec<_> = gateways_in_use.iter().filter(is_awaited).copied().collect();
+        let unconverged = unconverged(&awaited, &client_issuers, delays, now);
         let gateway_step = match unconverged {
             None => StepName::DropOldCA,
             Some(_) if entry.spec.issuer_secret_name.is_some() => StepName::PromoteIssuer,
@@ -650,6 +655,7 @@ impl<'a> View<'a> {
             now,
             windows: WindowState::of(&entry.policy.change_windows, now),
             gateways_in_use,
+            awaited,
             clients_in_use: journal.clients.iter().flat_map(of_client).collect(),
             presented_also: journal.presented_also.iter().flat_map(of_secret).collect(),
             client_issuers,
@@ -675,13 +681,28 @@ pub(super) fn current(issuers: &[Authority], distrusted_cas: &[String], now: Tim
     if valid.is_empty() { expired } else { valid }
 }
 
-fn unconverged(gateways: &[&Version], issuers: &[Certificate], delay: Period, now: Timestamp) -> Option<Unconverged> {
-    let lacking: Vec<_> = gateways.iter().filter(|version| !holds(&version.trust, issuers, now)).collect();
-    // The newest version, and one that a probe has found in use, have no end.
-    let replaced = |version: &Version| version.replaced.filter(|_| version.seen.is_empty());
-    let ends = lacking.iter().map(|version| replaced(version).map(|at| delay.after(at)));
+fn unconverged(
+    gateways: &[&Version],
+    issuers: &[Certificate],
+    delays: &PropagationDelays,
+    now: Timestamp,
+) -> Option<Unconverged> {
+    let lacking = gateways.iter().filter(|version| !holds(&version.trust, issuers, now));
+    let ends = lacking.map(|version| awaited_until(version, issuers, delays));
     let until = ends.max_by_key(|end| end.unwrap_or(Timestamp::MAX))?;
     Some(Unconverged { until })
+}
+
+/// Until when new client certificates wait for gateways that may have a version. `None` for the newest. A version that a probe has found in use
+/// counts until the CAs of its clients are about to end: then these clients would be refused by every gateway, and not only by this one.
+fn awaited_until(version: &Version, issuers: &[Certificate], delays: &PropagationDelays) -> Option<Timestamp> {
+    let propagated = delays.gateways.after(version.replaced?);
+    if version.seen.is_empty() {
+        return Some(propagated);
+    }
+    let previous = version.trust.iter().filter(|ca| !issuers.contains(ca));
+    let end = previous.map(|ca| ca.not_after).max().filter(|_| applies(Rule::TheEndOverridesGateways))?;
+    Some(propagated.max(delays.deadline(end)))
 }
 
 /// The chain of the managed Secret, if it can be served. A broken bundle does not matter here.

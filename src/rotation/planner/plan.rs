@@ -13,6 +13,7 @@ use super::deadlines::{client_deadline, is_ahead, last_reissue, serving_deadline
 use super::history::{View, admits, authorities, holds, verifies, verifies_to_the_end};
 use super::pause::Pause;
 use super::revocation::list_source;
+use super::rules::{Rule, applies};
 use super::snapshot::{ClientState, Issuance, Pending, Snapshot, TrustCopy};
 use super::{consumers, deleted, history, keystores, pace, probe, shared_clients};
 use crate::api::names::{ADOPT, CACERT_SUFFIX};
@@ -155,7 +156,7 @@ fn plan_with(snapshot: &Snapshot<'_>, delays: DelaysInForce, before: &Journal, n
         .extend(blockers.unordered.iter().map(|reason| Pause::for_action(reason.as_str()).wait(StepName::ExpandTrust)));
     let sibling: Vec<_> = sibling_in_use(&view).collect();
     let is_everywhere = |ca: &&Certificate| {
-        view.gateways_in_use.iter().all(|version| version.trust.contains(ca))
+        view.awaited.iter().all(|version| version.trust.contains(ca))
             && sibling.iter().all(|version| holds(&version.trust, std::slice::from_ref(*ca), now))
     };
     let mut plan = Plan {
@@ -207,7 +208,7 @@ fn versions_in_use<'v, 'a>(view: &'v View<'a>, source: &SourceName) -> impl Iter
     versions.filter(move |version| version.may_be_in_use(delay, view.now))
 }
 
-/// The next instant at which a version is no longer in use, or the validity of a certificate begins or ends.
+/// The next instant at which a version is no longer in use, the validity of a certificate begins or ends, or a CA is about to end.
 fn wake(view: &View<'_>, waits: &[Wait], until: [Option<Timestamp>; 3]) -> Option<Timestamp> {
     let (snapshot, journal, delays) = (view.snapshot, view.journal, &view.entry.policy.propagation_delays);
     let propagated = |versions: &[Version], delay: Period| {
@@ -228,6 +229,7 @@ fn wake(view: &View<'_>, waits: &[Wait], until: [Option<Timestamp>; 3]) -> Optio
     let issuers = journal.client_issuers.iter().chain(&journal.server_issuers).map(|authority| &authority.certificate);
     for certificate in chains.chain(clients).chain(issuers) {
         at.extend([certificate.not_before, certificate.not_after]);
+        at.extend(certificate.is_ca.then(|| delays.deadline(certificate.not_after)));
     }
     at.into_iter().filter(|at| *at > view.now).min()
 }
@@ -361,11 +363,12 @@ fn decide(view: &View<'_>, blockers: &Blockers<'_>, bundles: &Bundles, canary: O
     }
     learn_ca(view, blockers, &mut decided);
     promote(view, blockers, &mut decided);
-    if view.signs_current {
-        reissue_clients(view, blockers, &mut decided);
-    }
+    reissue_clients(view, blockers, &mut decided);
     // A CA that signs only clients has no part in the serving certificate.
-    if view.signs_current || view.entry.spec.clients.ca_secret_ref.is_some() {
+    let is_separate = view.entry.spec.clients.ca_secret_ref.is_some();
+    let ends = |chain| serving_deadline(view, chain).is_some_and(|deadline| view.now >= deadline);
+    let cannot_wait = || view.source_chain.is_some_and(ends) && applies(Rule::TheEndOverridesPromotion);
+    if view.signs_current || is_separate || cannot_wait() {
         reissue_source(view, blockers, &mut decided);
         reissue_further_certificates(view, blockers, &mut decided);
     }
@@ -625,10 +628,12 @@ const SECOND: SignedDuration = SignedDuration::from_secs(1);
 fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
     let step = StepName::ReissueClients;
     let newest = |client: &ClientState| view.journal.newest_of(&client.name);
+    let accepted = accepted_issuer(view);
     let lags = |client: &&ClientState| {
         newest(client).is_some_and(|newest| {
             let has_bundle = newest.is_unknown() || view.server_issuers.iter().all(|ca| newest.trust.contains(ca));
-            !view.has_followed(newest) || !has_bundle
+            let may_wait = || accepted.as_ref().is_none_or(|signing| may_wait(view, signing, newest));
+            (!view.has_followed(newest) || !has_bundle) && (view.signs_current || !may_wait())
         })
     };
     let mut lagging: Vec<_> = view.snapshot.declared_clients().filter(lags).collect();
@@ -679,6 +684,21 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
         return;
     }
     request_reissues(view, &lagging, decided);
+}
+
+/// What the Issuer signs with, if it is not the current CA, and every gateway accepts its certificates.
+fn accepted_issuer(view: &View<'_>) -> Option<Vec<Certificate>> {
+    let issuer =
+        view.snapshot.issuer.filter(|_| view.entry.spec.issuer_secret_name.is_some() && !view.signs_current)?;
+    let signing = authorities(issuer);
+    let is_accepted = |version: &&Version| holds(&version.trust, &signing, view.now);
+    let is_accepted = !signing.is_empty() && view.awaited.iter().all(is_accepted);
+    is_accepted.then_some(signing).filter(|_| applies(Rule::TheEndOverridesPromotion))
+}
+
+/// Whether a client may wait until the current CA signs: its own CA does not end soon, or it has a certificate of what signs now.
+fn may_wait(view: &View<'_>, signing: &[Certificate], version: &Version) -> bool {
+    admits(signing, &version.chain, view.now) || is_ahead(view, client_deadline(view, version))
 }
 
 /// Requests certificates for clients: [`AT_ONCE`] at the same time.

@@ -12,6 +12,10 @@ pub(in crate::rotation) enum Rule {
     UnknownIsLagging,
     /// The end of a CA overrides waits for single clients.
     TheEndOverridesClients,
+    /// The end of a CA overrides waits for gateways that were seen with an earlier bundle.
+    TheEndOverridesGateways,
+    /// Before a CA ends, its certificates are reissued with what the Issuer signs, even if a newer CA is not promoted yet.
+    TheEndOverridesPromotion,
     /// Certificates are reissued before an intermediate CA of their chain ends.
     ChainsAreReissued,
     /// The delays of a policy that does not exist any more stay in force for a while.

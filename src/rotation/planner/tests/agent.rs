@@ -364,6 +364,9 @@ impl Cluster {
             let published = Published { client_bundle: plan.client_bundle.clone(), converged: plan.converged.clone() };
             self.published.push((self.now, Rc::new(published)));
             self.agent.again |= changed;
+            if changed {
+                self.forget_requests();
+            }
         }
     }
 

@@ -374,6 +374,9 @@ impl Cluster {
     }
 
     pub(super) fn load_gateway(&mut self, replica: usize, how: &str) {
+        if self.prober.frozen == Some(replica) {
+            return;
+        }
         self.gateways[replica] = self.secrets.get(MANAGED).filter(|content| content.facts.denials.is_empty()).cloned();
         let loaded = self.gateways[replica].clone();
         let text = loaded.map_or("nothing".to_owned(), |loaded| {

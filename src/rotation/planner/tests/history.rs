@@ -47,6 +47,7 @@ pub(super) enum Event {
     RefuseSteps,
     LoseTarget,
     ScaleUp,
+    FreezeGateway,
 }
 
 /// Events after which no connection may fail.
@@ -82,7 +83,8 @@ pub(super) const HARMLESS: [Event; 28] = [
 ];
 
 /// Events while the first CA ends, after which no connection of a client may fail that the agent can have reissued in time.
-pub(super) const ENDING: [Event; 9] = [
+pub(super) const ENDING: [Event; 10] = [
+    Event::FreezeGateway,
     Event::BreakIssuer,
     Event::BreakIssuer,
     Event::LoseRequest,
@@ -386,6 +388,17 @@ impl Cluster {
                 });
             }
             Event::ScaleUp => self.scale_up(length),
+            Event::FreezeGateway => {
+                let replica = self.gateways.len() - 1;
+                if replica > 0 && self.prober.frozen.is_none() {
+                    self.prober.frozen = Some(replica);
+                    // Until after the end of the CA.
+                    self.at(self.now + seconds(SHORT_LIFETIME), move |cluster| {
+                        cluster.prober.frozen = None;
+                        cluster.load_gateway(replica, "takes over");
+                    });
+                }
+            }
             Event::LoseJournal => self.journal = (self.number(), Default::default()),
         }
         self.poke();

@@ -67,7 +67,11 @@ impl Cluster {
             return;
         };
         self.issuer.history.push((name, self.now, ca.clone()));
-        // What was requested before was for another CA.
+        self.forget_requests();
+    }
+
+    /// What was requested before was for another CA, or another bundle.
+    pub(super) fn forget_requests(&mut self) {
         self.issuer.issuing.values_mut().for_each(|issuing| issuing.requested.clear());
     }
 
@@ -126,8 +130,8 @@ impl Cluster {
         let within = |time: SignedDuration| requested.iter().filter(|at| now.duration_since(**at) < time).count();
         let (soon, recent) = (within(MINUTES_10), within(SignedDuration::from_hours(1)));
         // Before a deadline a quarter of the time that is left passes between two requests, after it as much as is over, and at least two
-        // minutes: in no hour more than thirteen.
-        let most = if self.first_lifetime == SHORT_LIFETIME { 13 } else { 8 };
+        // minutes: in no hour more than fifteen.
+        let most = if self.first_lifetime == SHORT_LIFETIME { 15 } else { 8 };
         let is_hasty = soon > 10 || failed.is_some_and(|(_, times)| times > 1) && recent > most;
         assert!(!is_hasty, "{}", self.log_text(&format!("{whose:?} was requested {soon} times in 10 minutes")));
         self.issue(whose);

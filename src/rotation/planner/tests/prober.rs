@@ -17,6 +17,8 @@ pub(super) struct Prober {
     pub(super) hangs: bool,
     /// Whether the server that is probed limits clients by name, and the canary has another one.
     limits_names: bool,
+    /// The gateway that takes nothing over, if there is one.
+    pub(super) frozen: Option<usize>,
     /// Whether no Service can be found to probe.
     pub(super) is_lost: bool,
     /// The canary, and the CA that signed it.

@@ -49,11 +49,13 @@ fn some(seed: &mut Seed, of: &[Event]) -> Vec<Event> {
 }
 
 /// Each rule that histories can show to be necessary, and the kind of history.
-const NECESSARY: [(Rule, Kind); 11] = [
+const NECESSARY: [(Rule, Kind); 13] = [
     (Rule::Pace, HARMLESS_EVENTS),
     (Rule::StuckRequestsDoNotDelayOthers, HARMLESS_EVENTS),
     (Rule::UnknownIsLagging, HARMLESS_EVENTS),
     (Rule::TheEndOverridesClients, ENDING_CA),
+    (Rule::TheEndOverridesGateways, ENDING_CA),
+    (Rule::TheEndOverridesPromotion, ENDING_CA),
     (Rule::ChainsAreReissued, ENDING_CA),
     (Rule::DelaysOutliveTheirPolicy, HARMLESS_EVENTS),
     (Rule::ProbeUntilSteady, HARMLESS_EVENTS),
@@ -64,8 +66,13 @@ const NECESSARY: [(Rule, Kind); 11] = [
 ];
 
 /// Those that a few histories notice.
-const NOTICED_EARLY: [Rule; 4] =
-    [Rule::UnknownIsLagging, Rule::TheEndOverridesClients, Rule::ChainsAreReissued, Rule::RefusalsNameTheirReason];
+const NOTICED_EARLY: [Rule; 5] = [
+    Rule::UnknownIsLagging,
+    Rule::TheEndOverridesClients,
+    Rule::TheEndOverridesGateways,
+    Rule::ChainsAreReissued,
+    Rule::RefusalsNameTheirReason,
+];
 
 /// `TRUSTSPAN_TAKEN_BACK` is the number of histories within which each must be noticed. Without it only some are tried, in 20 histories.
 #[test]

@@ -23,7 +23,8 @@ impl Cluster {
     pub(super) fn failure(&mut self) -> Option<String> {
         for gateway in 0..self.gateways.len() {
             let Some((trusted, served)) = self.read_by_readers().zip(self.gateways[gateway].clone()) else { continue };
-            let may_fail = has_ended(&served, self.now) || self.is_late(&served);
+            let is_frozen = self.prober.frozen == Some(gateway);
+            let may_fail = is_frozen || has_ended(&served, self.now) || self.is_late(&served);
             if !may_fail && !self.verifies(&trusted, &served) {
                 let (trusted, served) = (self.named(&trusted.facts.anchors), self.named(&served.facts.chain));
                 return Some(format!(
@@ -37,7 +38,11 @@ impl Cluster {
             }
             let presented = self.clients[client].loaded.clone();
             for gateway in 0..self.gateways.len() {
-                let Some(served) = self.gateways[gateway].clone() else { continue };
+                // Nothing helps the clients of a gateway that takes nothing over while its CA ends.
+                let Some(served) = self.gateways[gateway].clone().filter(|_| self.prober.frozen != Some(gateway))
+                else {
+                    continue;
+                };
                 if has_ended(&presented, self.now) || has_ended(&served, self.now) || self.is_late(&served) {
                     continue;
                 }
