@@ -10,8 +10,8 @@ use super::rules::{Rule, applies};
 use super::snapshot::{ClientState, Snapshot, SourceState, Trust, TrustCopy};
 use super::{deleted, truststores};
 use crate::api::{
-    LeafKind, Period, Phase, PropagationDelays, RotationPolicySpec, StepName, TrustAnchor, TrustBundleTarget,
-    WindowState,
+    LeafKind, Period, Phase, ProbeMode, PropagationDelays, RotationPolicySpec, StepName, TrustAnchor,
+    TrustBundleTarget, WindowState,
 };
 use crate::connectivity;
 use crate::registry::Entry;
@@ -293,13 +293,19 @@ fn record_clients(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp
     for client in snapshot.all_clients().filter(|client| client.is_unknown() && applies(Rule::UnknownIsLagging)) {
         let recorded = journal.clients.entry(client.name.clone()).or_default();
         recorded.loads_once = client.loads_once;
+        let validity = client.certificate.as_ref().and_then(|certificate| certificate.validity);
+        let ends = validity.map(|(_, end)| end);
         match recorded.versions.last_mut() {
             // The status of the Certificate has the dates of the certificate that is known.
-            Some(newest) if newest.is_unknown() || client.has_dates_of(newest) => newest.replaced = None,
+            Some(newest) if client.has_dates_of(newest) => newest.replaced = None,
+            // It may have been renewed, and a workload may use either.
+            Some(newest) if newest.is_unknown() => {
+                newest.replaced = None;
+                newest.ends = newest.ends.zip(ends).map(|(known, ends)| known.max(ends));
+            }
             newest => {
                 newest.into_iter().for_each(|newest| newest.replaced = Some(now));
-                let validity = client.certificate.as_ref().and_then(|certificate| certificate.validity);
-                recorded.versions.push(Version::unknown(validity.map(|(_, end)| end), now));
+                recorded.versions.push(Version::unknown(ends, now));
             }
         }
     }
@@ -450,7 +456,10 @@ pub(super) fn record_bundles(
 pub(super) fn conclude(snapshot: &Snapshot<'_>, journal: &mut Journal, phase: Phase, now: Timestamp) {
     record_cut_off(snapshot, journal, now);
     let delays = &snapshot.entry.policy.propagation_delays;
-    let is_probed = snapshot.entry.policy.probe.target.is_some() && phase != Phase::Steady;
+    let probe = &snapshot.entry.policy.probe;
+    // A target that cannot be derived for a moment will be probed again.
+    let is_lost = || probe.mode != ProbeMode::Disabled && journal.gateways.iter().any(|version| version.over);
+    let is_probed = phase != Phase::Steady && (probe.target.is_some() || is_lost());
     let stays = is_probed && applies(Rule::ProbeUntilSteady);
     for version in &mut journal.gateways {
         version.over |= !version.may_be_in_use(delays.gateways, now);

@@ -242,11 +242,18 @@ fn waits(view: &View<'_>) -> Vec<Pause> {
     let stale = which(&|endpoint| is_stale(view, endpoint)).map(|names| {
         // Before the delay is over, this is as expected.
         let check = ahead.map_or("Check".to_owned(), |at| format!("No action is needed before {at}. After that, check"));
+        let end = view.unconverged.and_then(|unconverged| unconverged.until).filter(|end| *end > propagated);
+        let then = end.map_or_else(String::new, |end| {
+            format!(
+                ". At {end} clients get certificates of the new CA regardless, because theirs end with the old CA: gateways that still lack it \
+                 refuse them"
+            )
+        });
         let reason = format!(
             "Gateways have earlier content of the managed Secret: {names}. {check} that istiod runs and sends updates; restart a \
-             gateway only if others have the new content"
+             gateway only if others have the new content{then}"
         );
-        Pause { until: None, reason, needs_action: ahead.is_none() }
+        Pause { until: end, reason, needs_action: ahead.is_none() }
     });
     let why = probe.endpoints.iter().find_map(|endpoint| endpoint.shown.as_ref().err());
     let unreachable = which(&|endpoint| endpoint.shown.is_err()).zip(why).map(|(names, why)| {

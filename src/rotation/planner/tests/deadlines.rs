@@ -3,9 +3,10 @@
 use jiff::{SignedDuration, Timestamp};
 use rcgen::date_time_ymd;
 
+use super::probe::{ONE, TWO};
 use super::scene::{HOUR, Scene, before_the_switch, bundle, pair, reissues, source};
 use crate::api::StepName;
-use crate::rotation::planner::{PairOf, Plan, Step};
+use crate::rotation::planner::{Answer, PairOf, Plan, Step};
 use crate::trust::fixtures::{Authority, ca, ca_with, parsed};
 
 /// A CA that expires two days after the scene begins, long before the certificates that it signs.
@@ -79,6 +80,58 @@ fn does_not_promote_a_ca_that_a_gateway_does_not_trust_however_late() {
     let plan = scene.reconcile();
     assert_eq!(bundle(&plan), Some(vec!["CN=new", "CN=old"]));
     assert!(!plan.steps.contains(&Step::PromoteIssuer));
+}
+
+#[test]
+fn a_gateway_with_an_earlier_bundle_blocks_until_the_ca_of_its_clients_is_about_to_expire() {
+    let ((old, end), new) = (ending(), ca("new"));
+    let mut scene = Scene::steady(&old);
+    scene.watch();
+    scene.ca = source(&new);
+    let plan = scene.reconcile();
+    scene.take(&plan);
+    scene.reconcile();
+    let (served, canary) = (scene.source.clone(), pair(&new, "canary"));
+    let shown = [(ONE, Ok((&served, Some(Answer::Accepted)))), (TWO, Ok((&served, Some(Answer::Untrusted))))];
+    let deadline = end - BEFORE;
+    for now in [scene.now + HOUR, deadline - SECOND * 2] {
+        scene.now = now;
+        scene.see(Some(&canary), &shown);
+        let plan = scene.reconcile();
+        assert_eq!((plan.steps.as_slice(), until(&plan, StepName::PromoteIssuer)), (&[][..], Some(deadline)));
+        let stale = plan.waits.iter().find(|wait| wait.reason.contains(TWO)).expect("a wait that names it");
+        assert!(stale.needs_action && stale.reason.contains(&format!("At {deadline} clients get")), "{stale:?}");
+        assert!(plan.converged.iter().all(|ca| ca.subject == "CN=old"));
+    }
+    scene.see(Some(&canary), &shown);
+    let plan = scene.reconcile();
+    assert_eq!(plan.steps, [Step::PromoteIssuer]);
+    assert!(plan.converged.contains(&parsed(new.der())), "admission lets the new certificates pass");
+    assert_eq!(plan.endpoints.unwrap().stale, 1, "it is still reported");
+}
+
+#[test]
+fn a_client_gets_a_certificate_of_the_present_issuer_before_its_ca_expires_although_a_newer_ca_waits() {
+    let ((old, end), next, newest) = (ending(), ca("new"), ca("newest"));
+    let mut scene = paused(&old, &next);
+    scene.entry.spec.paused = false;
+    let plan = scene.reconcile();
+    assert_eq!(plan.steps, [Step::PromoteIssuer]);
+    scene.take(&plan);
+    scene.entry.spec.paused = true;
+    scene.ca = source(&newest);
+    let plan = scene.reconcile();
+    scene.take(&plan);
+    scene.pass(HOUR);
+    assert_eq!(scene.reconcile().wake, Some(end - BEFORE));
+    scene.now = end - BEFORE;
+    let plan = scene.reconcile();
+    assert_eq!(reissues(&plan), ["client"], "{:?}", plan.waits);
+    assert!(!plan.steps.contains(&Step::PromoteIssuer), "the pause blocks it");
+    scene.client = pair(&next, "client");
+    scene.client.anchors.push(parsed(old.der()));
+    scene.pass(SECOND);
+    assert_eq!(reissues(&scene.reconcile()), [""; 0], "its certificate is of a CA that does not expire");
 }
 
 #[test]

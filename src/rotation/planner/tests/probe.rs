@@ -151,7 +151,8 @@ fn the_propagation_delay_does_not_end_a_content_that_a_probe_found_in_use() {
     let plan = scene.reconcile();
     assert_eq!((plan.phase, plan.steps.as_slice()), (Phase::TrustExpanded, &[][..]));
     let wait = plan.waits.iter().find(|wait| wait.reason.contains(TWO)).expect("a wait that names it");
-    assert_eq!((wait.step, wait.until), (StepName::PromoteIssuer, None));
+    let end_of_the_old_ca = scene.entry.policy.propagation_delays.deadline(parsed(old.der()).not_after);
+    assert_eq!((wait.step, wait.until), (StepName::PromoteIssuer, Some(end_of_the_old_ca)));
     assert_eq!(plan.endpoints, Some(Endpoints { total: 2, current: 1, stale: 1, unreachable: 0 }));
     assert_eq!(Journal::from_text(&plan.journal.to_text()).unwrap(), plan.journal);
 
