@@ -1,13 +1,13 @@
 //! A journal that is deleted, or becomes unreadable, during a rotation.
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 
 use super::probe::{ONE, TWO};
 use super::scene::{HOUR, Scene, before_the_switch, pair, source, subjects};
-use crate::api::{ConditionStatus, Phase, StepName};
+use crate::api::{ConditionStatus, Phase, StepName, UnknownClient};
 use crate::rotation::JOURNAL;
 use crate::rotation::journal::Journal;
-use crate::rotation::planner::{Plan, Step};
+use crate::rotation::planner::{ClientState, Issuance, Plan, Step, Trust};
 use crate::trust::fixtures::{Authority, ca};
 
 impl Scene {
@@ -135,4 +135,46 @@ fn a_steady_rotation_stays_steady_after_the_journal_was_lost() {
     scene.source = pair(&new, "gateway");
     scene.report();
     assert_eq!(scene.entry.status.condition(JOURNAL), None);
+}
+
+/// A client without a CertificateRequest, whose certificate ends then.
+fn unknown(end: Timestamp) -> ClientState {
+    let validity = Some((Timestamp::UNIX_EPOCH, end));
+    ClientState {
+        name: "client".to_owned(),
+        chain: Vec::new(),
+        trust: Trust::Issued { ca: Vec::new(), at: Timestamp::MIN },
+        loads_once: true,
+        is_retired: false,
+        certificate: Some(Issuance { name: "client".to_owned(), validity, ..Issuance::default() }),
+        pending: None,
+    }
+}
+
+#[test]
+fn an_unknown_certificate_counts_until_its_end_although_the_journal_is_lost() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    let end = scene.now + HOUR * 3;
+    let reconcile = |scene: &mut Scene, client: ClientState| {
+        let plan = scene.plan_with(vec![client]);
+        scene.journal = plan.journal.clone();
+        scene.keep_status(&plan);
+        plan
+    };
+    reconcile(&mut scene, unknown(end - HOUR));
+    scene.ca = source(&new);
+    // It was renewed, and a workload may use either certificate.
+    let plan = reconcile(&mut scene, unknown(end));
+    scene.take(&plan);
+    let known = |not_after| vec![UnknownClient { name: "client".to_owned(), not_after: Some(not_after) }];
+    assert_eq!(scene.entry.status.unknown_clients, known(end));
+    scene.journal = Journal::default();
+    let of_new = pair(&new, "client");
+    let reissued =
+        ClientState { chain: of_new.chain.clone(), trust: Trust::Read(of_new.anchors.clone()), ..unknown(end) };
+    let plan = reconcile(&mut scene, reissued.clone());
+    assert_eq!(plan.unknown_clients, known(end), "it may have loaded its Secret before");
+    scene.now = end;
+    assert_eq!(reconcile(&mut scene, reissued).unknown_clients, []);
 }
