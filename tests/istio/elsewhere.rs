@@ -161,8 +161,36 @@ pub(crate) fn rotate(world: &mut World<'_>) -> Result<()> {
     let revision =
         cluster.get("certificate", &strange, "stranger")?["status"]["revision"].as_u64().context("revision")?;
     ensure!(revision == 1, "expected the stranger's Certificate as it was, saw revision {revision}");
-    for namespace in (0..NAMESPACES).map(|number| home(&ns, number).0).chain([strange]) {
+    retire(world)?;
+    let gone = delete_namespace(world)?;
+    let left = (0..NAMESPACES).map(|number| home(&ns, number).0).filter(|namespace| *namespace != gone);
+    for namespace in left.chain([strange]) {
         cluster.kubectl(["delete", "namespace", &namespace, "--wait=false"]).ok()?;
     }
     Ok(())
+}
+
+/// The owner of a client says that no workload uses it any more.
+fn retire(world: &World<'_>) -> Result<()> {
+    let (home, team) = home(&world.ns, 0);
+    let template = json!({ "spec": { "secretTemplate": { "annotations": { "trustspan.dev/retired": "true" } } } });
+    let patch = ["patch", "certificate", "client-00", "--type=merge", "-p", &template.to_string()];
+    world.cluster.kubectl(patch).ns(&home).arg(&format!("--as={team}")).ok()?;
+    let client = format!("{home}/client-00\"");
+    wait_for("a retired client to be forgotten", SOON, || {
+        Ok(!world.operator.status()?["leaves"].to_string().contains(&client))
+    })
+}
+
+/// The namespace of two clients is deleted.
+fn delete_namespace(world: &World<'_>) -> Result<String> {
+    let (home, _) = home(&world.ns, 1);
+    world.cluster.kubectl(["delete", "namespace", &home]).ok()?;
+    let words = format!("Namespace {home} of spec.clients.namespaces was deleted, and counts until");
+    wait_for("a deleted namespace to be noticed", SOON, || {
+        Ok(world.operator.status()?["conditions"].to_string().contains(&words))
+    })?;
+    let leaves = world.operator.status()?["leaves"].to_string();
+    ensure!(leaves.contains(&format!("{home}/client-01")), "expected its clients to count for a day, saw {leaves}");
+    Ok(home)
 }
