@@ -315,7 +315,7 @@ pub struct Leaf {
     pub not_after: Timestamp,
     /// The chain, leaf first (PEM, public).
     pub pem: String,
-    /// Further clients, by name of their Secret, for whose certificates every verdict is the same. None expires later.
+    /// Further clients, by name of their Secret, for whose certificates every verdict is the same. None expires later, and all were issued for a similar time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<String>,
     /// Whether all of these certificates have the same subject and alternative names, so that name constraints accept all or none.

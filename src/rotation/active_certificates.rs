@@ -29,7 +29,7 @@ pub(super) fn leaf(kind: LeafKind, entry: &Entry, name: &str, chain: &[Certifica
 type Presented<'v> = (&'v str, &'v [Certificate]);
 
 /// The clients' certificates for the status, from names and chains. All certificates with the same verdicts are
-/// grouped, and the one that expires last represents them. `known` are the CAs of gateways and clients. Each CA alone
+/// grouped that were issued for a similar time, and the one that expires last represents them. `known` are the CAs of gateways and clients. Each CA alone
 /// accepts all certificates of a group, or none, so a group has one issuer. If a CA has name constraints, the
 /// certificates of a group also have the same names.
 pub(super) fn client_leaves<'v>(
@@ -48,6 +48,9 @@ pub(super) fn client_leaves<'v>(
         let is_ordinary = !first.is_not_yet_valid(now) && !known.contains(first);
         let key = equivalence_key(chain, by_names).filter(|_| is_ordinary).map(|mut key| {
             key.extend(known.iter().map(|ca| u8::from(connectivity::admits(std::slice::from_ref(ca), chain, now))));
+            // The one that expires last must not make the others count for much longer than they last.
+            let lifetime = first.not_after.duration_since(first.not_before).as_secs().max(1);
+            key.push(u8::try_from(lifetime.ilog2()).unwrap_or(u8::MAX));
             (by_names, key)
         });
         let alone = || (true, format!("{name} {}", first.fingerprint).into_bytes());

@@ -175,7 +175,7 @@ fn retire(world: &World<'_>) -> Result<()> {
     let (home, team) = home(&world.ns, 0);
     let template = json!({ "spec": { "secretTemplate": { "annotations": { "trustspan.dev/retired": "true" } } } });
     let patch = ["patch", "certificate", "client-00", "--type=merge", "-p", &template.to_string()];
-    world.cluster.kubectl(patch).ns(&home).arg(&format!("--as={team}")).ok()?;
+    world.cluster.kubectl(patch).ns(&home).arg(format!("--as={team}")).ok()?;
     let client = format!("{home}/client-00\"");
     wait_for("a retired client to be forgotten", SOON, || {
         Ok(!world.operator.status()?["leaves"].to_string().contains(&client))

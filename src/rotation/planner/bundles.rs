@@ -61,7 +61,11 @@ impl Bundles {
         // Gateways that use mTLS to their upstreams present the serving certificate there as clients.
         let is_client = view.snapshot.readers.iter().any(|reader| reader.is_client);
         let clients = clients.chain(view.gateways_in_use.iter().copied().filter(|_| is_client));
-        let presented = distinct(clients.map(|version| version.chain.as_slice()));
+        // Admission rejects a certificate until gateways accept it.
+        let pending = view.snapshot.declared_clients().filter_map(|client| client.pending.as_ref());
+        let pending =
+            pending.map(|pending| pending.chain.as_slice()).filter(|_| applies(Rule::PendingCertificatesKeepTheirCa));
+        let presented = distinct(clients.map(|version| version.chain.as_slice()).chain(pending));
         let stored = view.snapshot.managed.map(|managed| managed.anchors.as_slice()).unwrap_or_default();
         let gateways = bundle(view, &view.journal.client_issuers, &presented, admits, unseen_clients);
         // Gateways serve an expired certificate while there is no new one: clients that ignore dates still need its CA.

@@ -644,10 +644,14 @@ impl<'a> View<'a> {
         };
         let gateways_in_use: Vec<_> = journal.gateways.iter().filter(is_in_use).collect();
         let client_issuers = current(&journal.client_issuers, &entry.spec.distrusted_cas, now);
-        let is_awaited =
-            |version: &&&Version| awaited_until(version, &client_issuers, delays).is_none_or(|end| now < end);
+        let previous = journal.client_issuers.iter().map(|authority| &authority.certificate);
+        let previous: Vec<_> = previous.filter(|ca| !client_issuers.contains(ca)).collect();
+        let clients_in_use: Vec<_> = journal.clients.iter().flat_map(of_client).collect();
+        let intermediates = clients_in_use.iter().flat_map(|(_, version)| version.chain.iter().skip(1));
+        let previous = Previous { cas: previous, intermediates: intermediates.collect() };
+        let is_awaited = |version: &&&Version| awaited_until(version, &previous, delays).is_none_or(|end| now < end);
         let awaited: Vec<_> = gateways_in_use.iter().filter(is_awaited).copied().collect();
-        let unconverged = unconverged(&awaited, &client_issuers, delays, now);
+        let unconverged = unconverged(&awaited, &client_issuers, &previous, delays, now);
         let gateway_step = match unconverged {
             None => StepName::DropOldCA,
             Some(_) if entry.spec.issuer_secret_name.is_some() => StepName::PromoteIssuer,
@@ -665,7 +669,7 @@ impl<'a> View<'a> {
             windows: WindowState::of(&entry.policy.change_windows, now),
             gateways_in_use,
             awaited,
-            clients_in_use: journal.clients.iter().flat_map(of_client).collect(),
+            clients_in_use,
             presented_also: journal.presented_also.iter().flat_map(of_secret).collect(),
             client_issuers,
             server_issuers: current(&journal.server_issuers, &entry.spec.distrusted_cas, now),
@@ -693,24 +697,41 @@ pub(super) fn current(issuers: &[Authority], distrusted_cas: &[String], now: Tim
 fn unconverged(
     gateways: &[&Version],
     issuers: &[Certificate],
+    previous: &Previous<'_>,
     delays: &PropagationDelays,
     now: Timestamp,
 ) -> Option<Unconverged> {
     let lacking = gateways.iter().filter(|version| !holds(&version.trust, issuers, now));
-    let ends = lacking.map(|version| awaited_until(version, issuers, delays));
+    let ends = lacking.map(|version| awaited_until(version, previous, delays));
     let until = ends.max_by_key(|end| end.unwrap_or(Timestamp::MAX))?;
     Some(Unconverged { until })
 }
 
+/// What client certificates depended on before the current CAs.
+struct Previous<'a> {
+    /// Those that are still needed: others leave the journal.
+    cas: Vec<&'a Certificate>,
+    /// The intermediate CAs of clients' chains.
+    intermediates: Vec<&'a Certificate>,
+}
+
 /// Until when new client certificates wait for gateways that may have a version. `None` for the newest. A version that a probe has found in use
-/// counts until the CAs of its clients are about to end: then these clients would be refused by every gateway, and not only by this one.
-fn awaited_until(version: &Version, issuers: &[Certificate], delays: &PropagationDelays) -> Option<Timestamp> {
+/// counts until the first of the previous CAs that it trusts is about to end: then clients would be refused by every gateway, and not only by
+/// this one.
+fn awaited_until(version: &Version, previous: &Previous<'_>, delays: &PropagationDelays) -> Option<Timestamp> {
     let propagated = delays.gateways.after(version.replaced?);
     if version.seen.is_empty() {
         return Some(propagated);
     }
-    let previous = version.trust.iter().filter(|ca| !issuers.contains(ca));
-    let end = previous.map(|ca| ca.not_after).max().filter(|_| applies(Rule::TheEndOverridesGateways))?;
+    let trusted: Vec<_> = previous.cas.iter().filter(|ca| version.trust.contains(ca)).collect();
+    let is_below = |ca: &&&Certificate| trusted.iter().any(|above| above.subject_der == ca.issuer_der);
+    let intermediates = previous.intermediates.iter().filter(is_below).map(|ca| ca.not_after);
+    let end = trusted
+        .iter()
+        .map(|ca| ca.not_after)
+        .chain(intermediates)
+        .min()
+        .filter(|_| applies(Rule::TheEndOverridesGateways))?;
     Some(propagated.max(delays.deadline(end)))
 }
 

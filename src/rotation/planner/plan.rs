@@ -366,12 +366,14 @@ fn decide(view: &View<'_>, blockers: &Blockers<'_>, bundles: &Bundles, canary: O
     reissue_clients(view, blockers, &mut decided);
     // A CA that signs only clients has no part in the serving certificate.
     let is_separate = view.entry.spec.clients.ca_secret_ref.is_some();
-    let ends = |chain| serving_deadline(view, chain).is_some_and(|deadline| view.now >= deadline);
-    let cannot_wait = || view.source_chain.is_some_and(ends) && applies(Rule::TheEndOverridesPromotion);
-    if view.signs_current || is_separate || cannot_wait() {
+    let is_due = |chain: &[Certificate]| {
+        let ends = || serving_deadline(view, chain).is_some_and(|deadline| view.now >= deadline);
+        view.signs_current || is_separate || ends() && applies(Rule::TheEndOverridesPromotion)
+    };
+    if view.source_chain.is_some_and(is_due) {
         reissue_source(view, blockers, &mut decided);
-        reissue_further_certificates(view, blockers, &mut decided);
     }
+    reissue_further_certificates(view, blockers, is_due, &mut decided);
     wait_for_unmanaged_certificates(view, &mut decided);
     decided.undistrusted = undistrusted(view);
     decided
@@ -821,12 +823,17 @@ fn lacking(view: &View<'_>, names: &str, deadline: Option<Timestamp>) -> Pause {
 
 /// Reissues certificates that gateways present in addition. Gateways serve these as soon as they are issued, so the
 /// conditions are those for the switch of the managed Secret's certificate.
-fn reissue_further_certificates(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decided) {
+fn reissue_further_certificates(
+    view: &View<'_>,
+    blockers: &Blockers<'_>,
+    is_due: impl Fn(&[Certificate]) -> bool,
+    decided: &mut Decided,
+) {
     let anchors = &view.server_issuers;
     let mut pauses = Vec::new();
     for also in &view.snapshot.presented_also {
         let Some((certificate, chain)) = also.certificate.as_ref().zip(also.chain.as_deref()) else { continue };
-        if certificate.is_issuing() || !is_of_old(view, &also.name, chain) {
+        if certificate.is_issuing() || !is_of_old(view, &also.name, chain) || !is_due(chain) {
             continue;
         }
         let deadline = serving_deadline(view, chain);

@@ -16,6 +16,8 @@ pub(in crate::rotation) enum Rule {
     TheEndOverridesGateways,
     /// Before a CA ends, its certificates are reissued with what the Issuer signs, even if a newer CA is not promoted yet.
     TheEndOverridesPromotion,
+    /// A CA stays in the bundle while a certificate of it is not admitted yet.
+    PendingCertificatesKeepTheirCa,
     /// Certificates are reissued before an intermediate CA of their chain ends.
     ChainsAreReissued,
     /// The delays of a policy that does not exist any more stay in force for a while.

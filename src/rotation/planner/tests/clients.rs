@@ -8,7 +8,7 @@ use super::cluster::{Cluster, Content, ISSUER};
 use super::history::LAST_LIFETIME;
 use super::issuer::Whose;
 use crate::rotation::SecretSummary;
-use crate::rotation::planner::{ClientState, Issuance, NamespaceState, Trust};
+use crate::rotation::planner::{ClientState, Issuance, NamespaceState, Pending, Trust};
 
 pub(super) struct Client {
     pub(super) name: String,
@@ -25,6 +25,8 @@ pub(super) struct Client {
     pub(super) automatic: bool,
     /// Its CertificateRequest was deleted, so the agent cannot read its certificate.
     pub(super) lacks_request: bool,
+    /// A certificate that the webhook does not admit yet.
+    pub(super) pending: Option<Pending>,
     /// Its issuer was repaired, and it has not loaded a certificate since.
     pub(super) is_late: bool,
     pub(super) signed: Timestamp,
@@ -177,6 +179,7 @@ impl Client {
             is_retired: false,
             automatic: false,
             lacks_request: false,
+            pending: None,
             is_late: false,
             signed,
             lifetime,
@@ -204,7 +207,7 @@ impl Client {
             loads_once: self.loads_once,
             is_retired: self.is_retired,
             certificate: self.automatic.then_some(Issuance { issued, validity, ..issuance }),
-            pending: None,
+            pending: self.pending.clone().filter(|_| self.automatic),
         }
     }
 }

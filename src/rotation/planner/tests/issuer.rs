@@ -9,7 +9,7 @@ use super::cluster::{CA, Cluster, HOUR, ISSUER, SOURCE};
 use super::history::SHORT_LIFETIME;
 use crate::connectivity;
 use crate::rotation::SecretSummary;
-use crate::rotation::planner::Issuance;
+use crate::rotation::planner::{Issuance, Pending};
 use crate::trust::Certificate;
 
 /// The Secret for which a certificate is issued.
@@ -242,6 +242,8 @@ impl Cluster {
         let is_told = !published.client_bundle.is_empty();
         if self.holds_back && is_told && !connectivity::admits(&published.converged, &chain, self.now) {
             self.note(format!("the webhook holds {} back", self.named(&chain)));
+            self.clients[at].pending = Some(Pending { chain: chain.clone(), at: signed });
+            self.poke();
             let ca = ca.clone();
             self.at(self.now + SignedDuration::from_secs(pause), move |cluster| {
                 cluster.store(whose, &ca, chain, signed, (pause * 2).min(60));
@@ -252,7 +254,8 @@ impl Cluster {
         trust.extend(self.webhook().client_bundle.iter().filter(|bundled| *bundled != ca).cloned());
         let requested = std::mem::take(&mut self.issuing(whose).requested);
         *self.issuing(whose) = Issuing { requested, ..Issuing::default() };
-        (self.clients[at].signed, self.clients[at].lacks_request) = (signed, false);
+        let client = &mut self.clients[at];
+        (client.signed, client.lacks_request, client.pending) = (signed, false, None);
         self.write_client(at, SecretSummary { anchors: trust, chain, ..SecretSummary::default() });
         self.renew_in_time(whose, self.clients[at].lifetime);
     }

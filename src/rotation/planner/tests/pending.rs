@@ -2,7 +2,7 @@
 
 use jiff::SignedDuration;
 
-use super::scene::{Scene, pair, reissues, source};
+use super::scene::{HOUR, Scene, bundle, pair, reissues, source};
 use crate::api::StepName;
 use crate::rotation::planner::{ClientState, Issuance, Pending, Plan, Trust};
 use crate::trust::fixtures::{Authority, ca, ca_between, parsed};
@@ -120,4 +120,21 @@ fn an_expired_ca_counts_as_unknown() {
     assert!(reissues(&scene.plan()).is_empty());
     scene.now = "2031-01-02T00:00:00Z".parse().unwrap();
     assert!(reissues(&scene.plan()).contains(&"gateway"), "{:?}", scene.plan().steps);
+}
+
+#[test]
+fn a_replaced_ca_stays_while_a_certificate_of_it_is_not_admitted() {
+    let (old, replaced, new) = (ca("old"), ca("replaced"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    scene.entry.spec.issuer_secret_name = None;
+    for authority in [&replaced, &new] {
+        scene.ca = source(authority);
+        let plan = scene.reconcile();
+        scene.take(&plan);
+    }
+    scene.pending = Some(Pending { chain: pair(&replaced, "client").chain, at: scene.now });
+    scene.pass(HOUR * 24);
+    assert_eq!(bundle(&scene.reconcile()), None, "gateways have all three");
+    scene.pending = None;
+    assert_eq!(bundle(&scene.reconcile()), Some(vec!["CN=new", "CN=old"]));
 }

@@ -49,13 +49,14 @@ fn some(seed: &mut Seed, of: &[Event]) -> Vec<Event> {
 }
 
 /// Each rule that histories can show to be necessary, and the kind of history.
-const NECESSARY: [(Rule, Kind); 13] = [
+const NECESSARY: [(Rule, Kind); 14] = [
     (Rule::Pace, HARMLESS_EVENTS),
     (Rule::StuckRequestsDoNotDelayOthers, HARMLESS_EVENTS),
     (Rule::UnknownIsLagging, HARMLESS_EVENTS),
     (Rule::TheEndOverridesClients, ENDING_CA),
     (Rule::TheEndOverridesGateways, ENDING_CA),
     (Rule::TheEndOverridesPromotion, ENDING_CA),
+    (Rule::PendingCertificatesKeepTheirCa, ENDING_CA),
     (Rule::ChainsAreReissued, ENDING_CA),
     (Rule::DelaysOutliveTheirPolicy, HARMLESS_EVENTS),
     (Rule::ProbeUntilSteady, HARMLESS_EVENTS),
