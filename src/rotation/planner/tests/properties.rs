@@ -67,7 +67,7 @@ const NECESSARY: [(Rule, Kind); 14] = [
 ];
 
 /// Those that a few histories notice.
-const NOTICED_EARLY: [Rule; 5] = [
+const NOTICED_EARLY: [Rule; 4] = [
     Rule::UnknownIsLagging,
     Rule::TheEndOverridesClients,
     Rule::TheEndOverridesGateways,
