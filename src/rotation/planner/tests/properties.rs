@@ -67,13 +67,8 @@ const NECESSARY: [(Rule, Kind); 14] = [
 ];
 
 /// Those that a few histories notice.
-const NOTICED_EARLY: [Rule; 4] = [
-    Rule::UnknownIsLagging,
-    Rule::TheEndOverridesClients,
-    Rule::TheEndOverridesGateways,
-    Rule::ChainsAreReissued,
-    Rule::RefusalsNameTheirReason,
-];
+const NOTICED_EARLY: [Rule; 4] =
+    [Rule::UnknownIsLagging, Rule::TheEndOverridesClients, Rule::ChainsAreReissued, Rule::RefusalsNameTheirReason];
 
 /// `TRUSTSPAN_TAKEN_BACK` is the number of histories within which each must be noticed. Without it only some are tried, in 20 histories.
 #[test]
