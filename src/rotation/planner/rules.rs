@@ -47,7 +47,7 @@ pub(in crate::rotation) const fn applies(_: Rule) -> bool {
 }
 
 #[cfg(test)]
-pub(in crate::rotation) use taken_back::{applies, take_back};
+pub(in crate::rotation) use taken_back::{applies, without};
 
 #[cfg(test)]
 mod taken_back {
@@ -62,8 +62,11 @@ mod taken_back {
         TAKEN_BACK.get() != Some(rule)
     }
 
-    /// Takes a rule back on this thread; `None`: all apply again.
-    pub(in crate::rotation) fn take_back(rule: Option<Rule>) {
-        TAKEN_BACK.set(rule);
+    /// The result of a function that runs without a rule. It must not panic.
+    pub(in crate::rotation) fn without<T>(rule: Rule, run: impl FnOnce() -> T) -> T {
+        TAKEN_BACK.set(Some(rule));
+        let result = run();
+        TAKEN_BACK.set(None);
+        result
     }
 }

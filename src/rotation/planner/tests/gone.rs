@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 
 use super::scene::{HOUR, Scene, before_the_switch, pair, reissues, source};
 use crate::rotation::journal::Journal;
-use crate::rotation::planner::rules::{Rule, take_back};
+use crate::rotation::planner::rules::{Rule, without};
 use crate::rotation::planner::{ClientState, NamespaceState, Plan, Step, Trust};
 use crate::trust::fixtures::ca;
 
@@ -142,9 +142,7 @@ fn a_rotation_goes_on_when_the_last_client_that_lags_is_retired() {
     let until = format!("client (retired: it counts until {})", scene.now + delay(&scene));
     assert!(!switches(&plan) && plan.waits.iter().any(|wait| wait.reason.contains(&until)), "{:?}", plan.waits);
     scene.now += delay(&scene);
-    take_back(Some(Rule::RetiredClientsAreNotAwaited));
-    let awaited = scene.plan();
-    take_back(None);
+    let awaited = without(Rule::RetiredClientsAreNotAwaited, || scene.plan());
     assert!(!switches(&awaited), "without the rule it is waited for");
     assert!(switches(&scene.reconcile()));
 }
@@ -222,10 +220,8 @@ fn the_clients_of_a_deleted_namespace_count_for_a_day() {
     assert_eq!(wake, Some(elsewhere.scene.now + 24 * HOUR));
     elsewhere.scene.now += 24 * HOUR - SECOND;
     assert!(elsewhere.is_known());
-    take_back(Some(Rule::DeletedNamespacesAreRemembered));
-    let forgotten = !elsewhere.scene.plan_with(Vec::new()).journal.clients.contains_key("shop/checkout");
-    take_back(None);
-    assert!(forgotten, "without the rule it is forgotten at once");
+    let plan = without(Rule::DeletedNamespacesAreRemembered, || elsewhere.scene.plan_with(Vec::new()));
+    assert!(!plan.journal.clients.contains_key("shop/checkout"), "without the rule it is forgotten at once");
     elsewhere.scene.now += SECOND;
     assert!(!elsewhere.is_known());
     elsewhere.scene.namespaces.clear();

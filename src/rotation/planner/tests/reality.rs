@@ -6,7 +6,7 @@ use rcgen::date_time_ymd;
 use super::scene::{HOUR, Scene, bundle, pair, reissues, source, subjects};
 use crate::api::{AdditionalTrust, Phase, SourceKind, StepName};
 use crate::rotation::SecretSummary;
-use crate::rotation::planner::rules::{Rule, take_back};
+use crate::rotation::planner::rules::{Rule, without};
 use crate::rotation::planner::{ClientState, Issuance, Plan, SourceState, Trust};
 use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader};
 use crate::trust::fixtures::{Authority, Leaf, ca, ca_with, ca_without_key_id, parsed};
@@ -51,10 +51,7 @@ fn a_root_with_the_name_of_an_issuer_in_use_is_not_added_where_a_client_would_be
     scene.pass(HOUR);
     let plan = scene.reconcile();
     assert_eq!((bundle(&plan), plan.phase), (None, Phase::TrustExpanded), "the CA that the client needs stays");
-    take_back(Some(Rule::WritesKeepConnections));
-    let plan = scene.plan();
-    take_back(None);
-    assert!(bundle(&plan).is_some(), "without the rule it is written");
+    assert!(bundle(&without(Rule::WritesKeepConnections, || scene.plan())).is_some(), "without the rule it is written");
 }
 
 #[test]
@@ -116,6 +113,7 @@ fn an_expired_certificate_of_a_renewed_ca_is_no_successor() {
     scene.sources = [(name.clone(), SourceState::Holds(vec![parsed(old.der())]))].into();
     let blocker = |scene: &mut Scene| scene.reconcile().trust_source_blocker.map(|(blocker, _)| blocker.reason);
     assert_eq!(blocker(&mut scene), Some("OtherTrustSource"));
+    assert_eq!(without(Rule::ExpiredCasHoldNothing, || blocker(&mut scene.clone())), None);
     scene.sources = [(name, SourceState::Holds(vec![parsed(renewed.der())]))].into();
     scene.pass(HOUR);
     assert_eq!(blocker(&mut scene), None);
@@ -155,8 +153,10 @@ fn certificate(name: &str) -> Issuance {
 fn certificates_whose_issuer_does_not_answer_do_not_delay_others_and_are_named() {
     let start = crate::trust::fixtures::now();
     let stuck = (0..12).map(|at| Issuance { issuing: Some(start), ..certificate(&format!("tenant/stuck-{at:02}")) });
-    let plan = reissuing(stuck.chain([certificate("shop/checkout"), certificate("payments")]).collect());
+    let all: Vec<_> = stuck.chain([certificate("shop/checkout"), certificate("payments")]).collect();
+    let plan = reissuing(all.clone());
     assert_eq!(reissues(&plan), ["shop/checkout", "payments"], "{:?}", plan.waits);
+    assert_eq!(reissues(&without(Rule::StuckRequestsDoNotDelayOthers, || reissuing(all))), [""; 0]);
     let named = wait(&plan, "Certificate tenant/stuck-00: its issuer has not answered since");
     assert!(
         named.needs_action && named.reason.contains("kubectl describe certificate stuck-00 -n tenant"),
