@@ -496,15 +496,18 @@ pub(super) fn config_map_blocker(view: &View<'_>, map: &CaConfigMap<'_>) -> Opti
 /// The clients that a server accepts only by the hash of the present certificate or key, and what to do: a reissued one would be refused.
 fn clients_by_hash<'a>(view: &View<'a>) -> Option<(BTreeSet<&'a str>, String)> {
     let readers: Vec<_> = view.snapshot.readers.iter().map(|reader| (reader, reader.hashes())).collect();
-    let named = view.snapshot.declared_clients().filter_map(|client| {
-        let leaf = client.chain.first()?;
-        Some((client.name.as_str(), readers.iter().find(|(_, hashes)| is_among(hashes, leaf))?.0))
+    let named = view.snapshot.declared_clients().flat_map(|client| {
+        let leaf = client.chain.first();
+        let pins = readers.iter().filter(move |(_, hashes)| leaf.is_some_and(|leaf| is_among(hashes, leaf)));
+        pins.map(|(reader, _)| (client.name.as_str(), *reader))
     });
     let (names, readers): (BTreeSet<_>, Vec<_>) = named.unzip();
-    let TlsReader { object, field, .. } = readers.first()?;
+    let servers: BTreeSet<_> = readers.iter().map(|reader| format!("{} ({})", reader.object, reader.field)).collect();
+    let verb = if servers.len() == 1 { "accepts" } else { "accept" };
     let reason = format!(
-        "{object} ({field}) accepts {} only by the hash of the present certificate or key, so the agent does not request a reissue. \
+        "{} {verb} {} only by the hash of the present certificate or key, so the agent does not request a reissue. \
          Replace verifyCertificateHash and verifyCertificateSpki there by subjectAltNames, or renew clients and hashes together",
+        few(servers)?,
         few(names.iter().map(|name| (*name).to_owned()))?
     );
     Some((names, reason))

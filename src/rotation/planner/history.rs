@@ -644,14 +644,14 @@ impl<'a> View<'a> {
         };
         let gateways_in_use: Vec<_> = journal.gateways.iter().filter(is_in_use).collect();
         let client_issuers = current(&journal.client_issuers, &entry.spec.distrusted_cas, now);
-        let previous = journal.client_issuers.iter().map(|authority| &authority.certificate);
-        let previous: Vec<_> = previous.filter(|ca| !client_issuers.contains(ca)).collect();
         let clients_in_use: Vec<_> = journal.clients.iter().flat_map(of_client).collect();
-        let intermediates = clients_in_use.iter().flat_map(|(_, version)| version.chain.iter().skip(1));
-        let previous = Previous { cas: previous, intermediates: intermediates.collect() };
-        let is_awaited = |version: &&&Version| awaited_until(version, &previous, delays).is_none_or(|end| now < end);
+        let previous = Previous::of(journal, &client_issuers, &clients_in_use);
+        let until = |version: &Version| previous.awaited_until(version, delays);
+        let is_awaited = |version: &&&Version| until(version).is_none_or(|end| now < end);
         let awaited: Vec<_> = gateways_in_use.iter().filter(is_awaited).copied().collect();
-        let unconverged = unconverged(&awaited, &client_issuers, &previous, delays, now);
+        let lacking = awaited.iter().filter(|version| !holds(&version.trust, &client_issuers, now));
+        let last = lacking.map(|version| until(version)).max_by_key(|end| end.unwrap_or(Timestamp::MAX));
+        let unconverged = last.map(|until| Unconverged { until });
         let gateway_step = match unconverged {
             None => StepName::DropOldCA,
             Some(_) if entry.spec.issuer_secret_name.is_some() => StepName::PromoteIssuer,
@@ -694,45 +694,36 @@ pub(super) fn current(issuers: &[Authority], distrusted_cas: &[String], now: Tim
     if valid.is_empty() { expired } else { valid }
 }
 
-fn unconverged(
-    gateways: &[&Version],
-    issuers: &[Certificate],
-    previous: &Previous<'_>,
-    delays: &PropagationDelays,
-    now: Timestamp,
-) -> Option<Unconverged> {
-    let lacking = gateways.iter().filter(|version| !holds(&version.trust, issuers, now));
-    let ends = lacking.map(|version| awaited_until(version, previous, delays));
-    let until = ends.max_by_key(|end| end.unwrap_or(Timestamp::MAX))?;
-    Some(Unconverged { until })
-}
-
 /// What client certificates depended on before the current CAs.
 struct Previous<'a> {
-    /// Those that are still needed: others leave the journal.
+    /// CAs that are still needed: others leave the journal.
     cas: Vec<&'a Certificate>,
     /// The intermediate CAs of clients' chains.
     intermediates: Vec<&'a Certificate>,
 }
 
-/// Until when new client certificates wait for gateways that may have a version. `None` for the newest. A version that a probe has found in use
-/// counts until the first of the previous CAs that it trusts is about to end: then clients would be refused by every gateway, and not only by
-/// this one.
-fn awaited_until(version: &Version, previous: &Previous<'_>, delays: &PropagationDelays) -> Option<Timestamp> {
-    let propagated = delays.gateways.after(version.replaced?);
-    if version.seen.is_empty() {
-        return Some(propagated);
+impl<'a> Previous<'a> {
+    fn of(journal: &'a Journal, current: &[Certificate], clients: &[(&str, &'a Version)]) -> Self {
+        let cas = journal.client_issuers.iter().map(|authority| &authority.certificate);
+        let intermediates = clients.iter().flat_map(|(_, version)| version.chain.iter().skip(1));
+        Self { cas: cas.filter(|ca| !current.contains(ca)).collect(), intermediates: intermediates.collect() }
     }
-    let trusted: Vec<_> = previous.cas.iter().filter(|ca| version.trust.contains(ca)).collect();
-    let is_below = |ca: &&&Certificate| trusted.iter().any(|above| above.subject_der == ca.issuer_der);
-    let intermediates = previous.intermediates.iter().filter(is_below).map(|ca| ca.not_after);
-    let end = trusted
-        .iter()
-        .map(|ca| ca.not_after)
-        .chain(intermediates)
-        .min()
-        .filter(|_| applies(Rule::TheEndOverridesGateways))?;
-    Some(propagated.max(delays.deadline(end)))
+
+    /// Until when new client certificates wait for gateways that may have a version. `None` for the newest. One that a probe has found in use counts
+    /// until the first of the previous CAs that it trusts is about to end: then clients would be refused by every gateway, and not only by this
+    /// one.
+    fn awaited_until(&self, version: &Version, delays: &PropagationDelays) -> Option<Timestamp> {
+        let propagated = delays.gateways.after(version.replaced?);
+        if version.seen.is_empty() {
+            return Some(propagated);
+        }
+        let trusted: Vec<_> = self.cas.iter().filter(|ca| version.trust.contains(ca)).collect();
+        let is_below = |ca: &&&Certificate| trusted.iter().any(|above| above.subject_der == ca.issuer_der);
+        let below = self.intermediates.iter().filter(is_below);
+        let end = trusted.iter().copied().chain(below).map(|ca| ca.not_after).min();
+        let end = end.filter(|_| applies(Rule::TheEndOverridesGateways))?;
+        Some(propagated.max(delays.deadline(end)))
+    }
 }
 
 /// The chain of the managed Secret, if it can be served. A broken bundle does not matter here.

@@ -20,6 +20,8 @@ pub(in crate::rotation) enum Rule {
     PendingCertificatesKeepTheirCa,
     /// Certificates are reissued before an intermediate CA of their chain ends.
     ChainsAreReissued,
+    /// A client whose truststore would hide a CA that it needs is not reissued.
+    TruststoresHideCas,
     /// The delays of a policy that does not exist any more stay in force for a while.
     DelaysOutliveTheirPolicy,
     /// Gateways are probed until the rotation is over, and contents are compared that were out of use before.

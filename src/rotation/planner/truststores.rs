@@ -2,6 +2,7 @@
 //! go-pkcs12), and Java keeps the last of several entries with one name, in lower case (OpenJDK, `PKCS12KeyStore.loadSafeContents`).
 //! `truststore.jks` numbers its entries.
 
+use super::rules::{Rule, applies};
 use super::snapshot::ClientState;
 use crate::rotation::journal::Version;
 use crate::trust::Certificate;
@@ -22,7 +23,8 @@ pub(super) fn visible(
 
 /// Whether a client's truststore hides CAs.
 pub(super) fn hides(client: &ClientState) -> bool {
-    client.certificate.as_ref().is_some_and(|certificate| certificate.renders_pkcs12)
+    let renders = client.certificate.as_ref().is_some_and(|certificate| certificate.renders_pkcs12);
+    renders && applies(Rule::TruststoresHideCas)
 }
 
 /// The subject of a CA that a truststore of these CAs hides.

@@ -25,6 +25,8 @@ pub(super) struct Client {
     pub(super) automatic: bool,
     /// Its CertificateRequest was deleted, so the agent cannot read its certificate.
     pub(super) lacks_request: bool,
+    /// It is a Java client that reads `truststore.p12`, in which a CA hides earlier ones of its subject.
+    pub(super) hides_cas: bool,
     /// A certificate that the webhook does not admit yet.
     pub(super) pending: Option<Pending>,
     /// Its issuer was repaired, and it has not loaded a certificate since.
@@ -49,6 +51,14 @@ impl Cluster {
 
     pub(super) fn load_client(&mut self, at: usize) {
         self.clients[at].loaded = self.clients[at].secret.clone();
+        if self.clients[at].hides_cas {
+            let facts = self.clients[at].secret.facts.as_ref().clone();
+            let is_last =
+                |at: usize| facts.anchors[at + 1..].iter().all(|later| later.subject != facts.anchors[at].subject);
+            let found =
+                (0..facts.anchors.len()).filter(|at| is_last(*at)).map(|at| facts.anchors[at].clone()).collect();
+            self.clients[at].loaded = self.content(SecretSummary { anchors: found, ..facts });
+        }
         self.clients[at].is_late &= self.is_broken(Whose::Client(at));
         self.note(format!(
             "{} loads its Secret: {}",
@@ -83,8 +93,20 @@ impl Cluster {
         client.declared
             && client.automatic
             && !client.loads_once
+            && !client.hides_cas
             && !client.is_late
             && !self.is_broken(Whose::Client(at))
+    }
+
+    /// The owners of Java clients let them read `truststore.jks`, which has every CA.
+    pub(super) fn replace_truststores(&mut self) {
+        for at in 0..self.clients.len() {
+            if std::mem::take(&mut self.clients[at].hides_cas) {
+                self.note(format!("{} reads truststore.jks from now on", self.clients[at].name));
+                self.load_client(at);
+                self.poke();
+            }
+        }
     }
 
     /// The other namespaces of clients that are not found.
@@ -179,6 +201,7 @@ impl Client {
             is_retired: false,
             automatic: false,
             lacks_request: false,
+            hides_cas: false,
             pending: None,
             is_late: false,
             signed,
@@ -206,7 +229,12 @@ impl Client {
             trust,
             loads_once: self.loads_once,
             is_retired: self.is_retired,
-            certificate: self.automatic.then_some(Issuance { issued, validity, ..issuance }),
+            certificate: self.automatic.then_some(Issuance {
+                issued,
+                validity,
+                renders_pkcs12: self.hides_cas,
+                ..issuance
+            }),
             pending: self.pending.clone().filter(|_| self.automatic),
         }
     }

@@ -129,6 +129,8 @@ fn windows(seed: &mut Seed) -> Vec<ChangeWindow> {
 
 /// The time that the owner of a server takes to remove a certificate hash, when a rotation waits for that.
 const PIN_REMOVED: SignedDuration = SignedDuration::from_secs((5 * MINUTE).cast_signed());
+/// The time that the owner of a Java client takes to replace its truststore, when a rotation waits for that.
+const TRUSTSTORE_REPLACED: SignedDuration = SignedDuration::from_secs((20 * MINUTE).cast_signed());
 
 impl Cluster {
     /// A cluster with one CA, in a random layout, and clients that can connect. `is_ending`: that CA ends during the history.
@@ -228,11 +230,16 @@ impl Cluster {
         let trust = if ca == client_ca || !automatic { vec![ca] } else { vec![client_ca, ca] };
         let secret = self.content(SecretSummary { anchors: trust, chain, ..SecretSummary::default() });
         let lacks_request = automatic && self.chance(8);
+        let hides_cas = automatic && secret.facts.anchors.len() == 1 && self.chance(6);
+        if hides_cas {
+            self.note(format!("{name} reads truststore.p12"));
+        }
         self.clients.push(Client {
             loads_once,
             declared,
             automatic,
             lacks_request,
+            hides_cas,
             ..Client::new(name, secret, self.now, lifetime)
         });
         self.restart_in_time(at);
@@ -501,6 +508,7 @@ impl Cluster {
         // A hash that is not removed before the serving certificate expires cuts its client off, as condition
         // ClientsCurrent reports.
         self.within(PIN_REMOVED, |cluster| cluster.pins.clear());
+        self.within(TRUSTSTORE_REPLACED, Self::replace_truststores);
     }
 
     fn renew(&mut self) {
@@ -564,6 +572,7 @@ impl Cluster {
         self.at(last, |cluster| {
             cluster.note("== the last rotation");
             cluster.pins.clear();
+            cluster.replace_truststores();
             cluster.agent.falters = false;
             cluster.repair_issuers();
             for source in [cluster.server_source(), cluster.client_source()] {

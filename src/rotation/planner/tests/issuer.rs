@@ -251,7 +251,13 @@ impl Cluster {
             return;
         }
         let mut trust = vec![ca.clone()];
-        trust.extend(self.webhook().client_bundle.iter().filter(|bundled| *bundled != ca).cloned());
+        let webhook = self.webhook();
+        trust.extend(webhook.client_bundle.iter().filter(|bundled| *bundled != ca).cloned());
+        if self.clients[at].hides_cas {
+            // Admission writes the bundle before other CAs.
+            let position = |ca: &Certificate| webhook.client_bundle.iter().position(|bundled| bundled == ca);
+            trust.sort_by_key(|ca| position(ca).unwrap_or(usize::MAX));
+        }
         let requested = std::mem::take(&mut self.issuing(whose).requested);
         *self.issuing(whose) = Issuing { requested, ..Issuing::default() };
         let client = &mut self.clients[at];

@@ -57,7 +57,7 @@ fn with(seed: &mut Seed, event: Event, others: &[Event]) -> Vec<Event> {
 }
 
 /// Each rule that histories can show to be necessary, and the kind of history. Directed tests take the others back.
-const NECESSARY: [(Rule, Kind); 14] = [
+const NECESSARY: [(Rule, Kind); 15] = [
     (Rule::Pace, HARMLESS_EVENTS),
     (Rule::UnknownIsLagging, HARMLESS_EVENTS),
     (Rule::TheEndOverridesClients, ENDING_CA),
@@ -66,6 +66,7 @@ const NECESSARY: [(Rule, Kind); 14] = [
     (Rule::PendingCertificatesKeepTheirCa, ENDING_CA),
     (Rule::ChainsAreReissued, ENDING_CA),
     (Rule::DelaysOutliveTheirPolicy, LOST_POLICY),
+    (Rule::TruststoresHideCas, HARMLESS_EVENTS),
     (Rule::ProbeUntilSteady, HARMLESS_EVENTS),
     (Rule::SightingsOutliveTheirTarget, LOST_TARGET),
     (Rule::IndependentSteps, REFUSED_STEPS),

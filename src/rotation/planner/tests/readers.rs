@@ -276,6 +276,11 @@ fn a_client_whose_certificate_is_pinned_is_not_reissued() {
         assert!(plan.lagging.is_empty(), "nobody asked it: {:?}", plan.lagging);
         let pinned = plan.waits.iter().find(|wait| wait.reason.contains("accepts client only by the hash"));
         assert!(pinned.is_some_and(|wait| wait.needs_action), "{:?}", plan.waits);
+        let other = TlsReader { object: "Gateway apps/other".to_owned(), ..scene.readers[0].clone() };
+        scene.readers.push(other);
+        let plan = scene.reconcile();
+        let both = "Gateway apps/public (spec.servers[0].tls.caCertCredentialName) accept client only";
+        assert!(plan.waits.iter().any(|wait| wait.reason.contains(both)), "{:?}", plan.waits);
         scene.readers.clear();
         assert!(reissues(&scene.reconcile()).contains(&"client"));
     }
