@@ -96,7 +96,6 @@ fn keep_owner(file: &File, stored: &Metadata, path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
     use super::*;
 
