@@ -230,7 +230,7 @@ impl Cluster {
         let trust = if ca == client_ca || !automatic { vec![ca] } else { vec![client_ca, ca] };
         let secret = self.content(SecretSummary { anchors: trust, chain, ..SecretSummary::default() });
         let lacks_request = automatic && self.chance(8);
-        let hides_cas = automatic && secret.facts.anchors.len() == 1 && self.chance(6);
+        let hides_cas = automatic && secret.facts.anchors.len() == 1 && self.chance(4);
         if hides_cas {
             self.note(format!("{name} reads truststore.p12"));
         }
@@ -508,7 +508,7 @@ impl Cluster {
         // A hash that is not removed before the serving certificate expires cuts its client off, as condition
         // ClientsCurrent reports.
         self.within(PIN_REMOVED, |cluster| cluster.pins.clear());
-        self.within(TRUSTSTORE_REPLACED, Self::replace_truststores);
+        self.at(self.now + TRUSTSTORE_REPLACED, Self::replace_truststores);
     }
 
     fn renew(&mut self) {
