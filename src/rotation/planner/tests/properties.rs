@@ -23,6 +23,7 @@ const ENDING_CA: Kind = ("ending", |seed| some(seed, &ENDING));
 const HARMFUL_EVENTS: Kind = ("harmful", |seed| [some(seed, &HARMLESS), some(seed, &HARMFUL)].concat());
 const LOST_POLICY: Kind = ("lost policy", |seed| with(seed, Event::LosePolicy, &HARMLESS));
 const LOST_TARGET: Kind = ("lost target", |seed| with(seed, Event::LoseTarget, &HARMLESS));
+const BROKEN_ISSUERS: Kind = ("ending with broken issuers", |seed| with(seed, Event::BreakIssuer, &ENDING));
 const REFUSED_STEPS: Kind = ("ending with refused steps", |seed| with(seed, Event::RefuseSteps, &ENDING));
 
 /// Lives through one history.
@@ -60,7 +61,7 @@ fn with(seed: &mut Seed, event: Event, others: &[Event]) -> Vec<Event> {
 const NECESSARY: [(Rule, Kind); 15] = [
     (Rule::Pace, HARMLESS_EVENTS),
     (Rule::UnknownIsLagging, HARMLESS_EVENTS),
-    (Rule::TheEndOverridesClients, ENDING_CA),
+    (Rule::TheEndOverridesClients, BROKEN_ISSUERS),
     (Rule::TheEndOverridesGateways, ENDING_CA),
     (Rule::TheEndOverridesPromotion, ENDING_CA),
     (Rule::PendingCertificatesKeepTheirCa, ENDING_CA),
@@ -76,8 +77,7 @@ const NECESSARY: [(Rule, Kind); 15] = [
 ];
 
 /// Those that a few histories notice.
-const NOTICED_EARLY: [Rule; 4] =
-    [Rule::UnknownIsLagging, Rule::TheEndOverridesClients, Rule::ChainsAreReissued, Rule::RefusalsNameTheirReason];
+const NOTICED_EARLY: [Rule; 3] = [Rule::UnknownIsLagging, Rule::ChainsAreReissued, Rule::RefusalsNameTheirReason];
 
 /// `TRUSTSPAN_TAKEN_BACK` is the number of histories within which each must be noticed. Without it only some are tried, in 20 histories.
 #[test]
