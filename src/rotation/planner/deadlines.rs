@@ -49,7 +49,11 @@ pub(super) fn client_deadline(view: &View<'_>, version: &Version) -> Option<Time
     let is_trusted = |ca: &[Certificate]| version.trust.contains(&ca[0]) && verifies(ca, served, view.now);
     let gateways = last_end(&view.journal.server_issuers, is_trusted);
     let intermediate = end_of_intermediates(&version.chain);
-    own.into_iter().chain(gateways).chain(intermediate).min().map(|end| deadline(view, end))
+    // A client that lacks the current CAs would refuse what gateways serve after their chains end.
+    let lacks = view.server_issuers.iter().any(|ca| !version.trust.contains(ca));
+    let also = view.presented_also.iter().map(|(_, also)| also.chain.as_slice());
+    let chains = also.chain([served]).filter_map(end_of_intermediates).filter(|_| lacks);
+    own.into_iter().chain(gateways).chain(intermediate).chain(chains).min().map(|end| deadline(view, end))
 }
 
 /// The latest expiry of the CAs for which `suffices` holds.

@@ -634,7 +634,10 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
     let lags = |client: &&ClientState| {
         newest(client).is_some_and(|newest| {
             let has_bundle = newest.is_unknown() || view.server_issuers.iter().all(|ca| newest.trust.contains(ca));
-            let may_wait = || accepted.as_ref().is_none_or(|signing| may_wait(view, signing, newest));
+            let is_of = |signing: &Vec<Certificate>| admits(signing, &newest.chain, view.now);
+            // A certificate of what signs now would change nothing for a client that has one, and the bundle.
+            let is_useless = has_bundle && accepted.as_ref().is_some_and(is_of);
+            let may_wait = || accepted.is_none() || is_useless || is_ahead(view, client_deadline(view, newest));
             (!view.has_followed(newest) || !has_bundle) && (view.signs_current || !may_wait())
         })
     };
@@ -696,11 +699,6 @@ fn accepted_issuer(view: &View<'_>) -> Option<Vec<Certificate>> {
     let is_accepted = |version: &&Version| holds(&version.trust, &signing, view.now);
     let is_accepted = !signing.is_empty() && view.awaited.iter().all(is_accepted);
     is_accepted.then_some(signing).filter(|_| applies(Rule::TheEndOverridesPromotion))
-}
-
-/// Whether a client may wait until the current CA signs: its own CA does not end soon, or it has a certificate of what signs now.
-fn may_wait(view: &View<'_>, signing: &[Certificate], version: &Version) -> bool {
-    admits(signing, &version.chain, view.now) || is_ahead(view, client_deadline(view, version))
 }
 
 /// Requests certificates for clients: [`AT_ONCE`] at the same time.

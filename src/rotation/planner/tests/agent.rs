@@ -438,7 +438,8 @@ fn a_ca_ends(reading: &Reading, now: Timestamp) -> bool {
     let (_, journal) = &reading.journal;
     let mut issuers = journal.client_issuers.iter().chain(&journal.server_issuers);
     let clients = journal.clients.values().flat_map(|client| &client.versions);
-    let mut intermediates = clients.chain(&journal.gateways).flat_map(|version| version.chain.iter().skip(1));
+    let versions = clients.chain(&journal.gateways).chain(journal.presented_also.values().flatten());
+    let mut intermediates = versions.flat_map(|version| version.chain.iter().skip(1));
     issuers.any(|authority| ends(reading, &authority.certificate, now))
         || intermediates.any(|ca| ends(reading, ca, now))
 }

@@ -233,8 +233,8 @@ impl Cluster {
             self.renew_in_time(whose, self.issuer.source_lifetime);
             return;
         };
-        if self.clients[at].is_gone && !self.clients[at].is_retired {
-            // Its namespace was deleted.
+        if !self.clients[at].declared {
+            // It was deleted, and cert-manager writes no Secret without a Certificate.
             *self.issuing(whose) = Issuing::default();
             return;
         }

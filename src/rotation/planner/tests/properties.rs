@@ -24,6 +24,8 @@ const HARMFUL_EVENTS: Kind = ("harmful", |seed| [some(seed, &HARMLESS), some(see
 const LOST_POLICY: Kind = ("lost policy", |seed| with(seed, Event::LosePolicy, &HARMLESS));
 const LOST_TARGET: Kind = ("lost target", |seed| with(seed, Event::LoseTarget, &HARMLESS));
 const BROKEN_ISSUERS: Kind = ("ending with broken issuers", |seed| with(seed, Event::BreakIssuer, &ENDING));
+const FROZEN_GATEWAY: Kind = ("ending with a frozen gateway", |seed| with(seed, Event::FreezeGateway, &ENDING));
+const CLOSED_WINDOWS: Kind = ("ending with closed windows", |seed| with(seed, Event::Windows, &ENDING));
 const REFUSED_STEPS: Kind = ("ending with refused steps", |seed| with(seed, Event::RefuseSteps, &ENDING));
 
 /// Lives through one history.
@@ -62,9 +64,9 @@ const NECESSARY: [(Rule, Kind); 15] = [
     (Rule::Pace, HARMLESS_EVENTS),
     (Rule::UnknownIsLagging, HARMLESS_EVENTS),
     (Rule::TheEndOverridesClients, BROKEN_ISSUERS),
-    (Rule::TheEndOverridesGateways, ENDING_CA),
-    (Rule::TheEndOverridesPromotion, ENDING_CA),
-    (Rule::PendingCertificatesKeepTheirCa, ENDING_CA),
+    (Rule::TheEndOverridesGateways, FROZEN_GATEWAY),
+    (Rule::TheEndOverridesPromotion, CLOSED_WINDOWS),
+    (Rule::PendingCertificatesKeepTheirCa, FROZEN_GATEWAY),
     (Rule::ChainsAreReissued, ENDING_CA),
     (Rule::DelaysOutliveTheirPolicy, LOST_POLICY),
     (Rule::TruststoresHideCas, HARMLESS_EVENTS),

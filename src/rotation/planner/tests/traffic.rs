@@ -49,7 +49,11 @@ impl Cluster {
                 if self.is_excused(client, &served) {
                     continue;
                 }
+                // At the end of a CA both certificates are switched, also for clients that did not follow.
+                let leaf = served.facts.chain.first();
+                let is_forced = leaf.is_some_and(|leaf| self.forced.contains_key(&leaf.fingerprint));
                 if let Some(second) = self.second_at(gateway)
+                    && (self.follows(client) || !is_forced)
                     && !has_ended(&second, self.now)
                     && !self.verifies(&presented, &second)
                     && self.verifies(&presented, &served)
