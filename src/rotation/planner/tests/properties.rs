@@ -79,7 +79,7 @@ const NECESSARY: [(Rule, Kind); 15] = [
 ];
 
 /// Those that a few histories notice.
-const NOTICED_EARLY: [Rule; 3] = [Rule::UnknownIsLagging, Rule::ChainsAreReissued, Rule::RefusalsNameTheirReason];
+const NOTICED_EARLY: [Rule; 2] = [Rule::UnknownIsLagging, Rule::RefusalsNameTheirReason];
 
 /// `TRUSTSPAN_TAKEN_BACK` is the number of histories within which each must be noticed. Without it only some are tried, in 20 histories.
 #[test]
