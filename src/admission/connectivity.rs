@@ -82,8 +82,8 @@ fn broken_by_client<'r>(
     let Some(entry) = declared(label, namespace, write.registry) else { return Vec::new() };
     // The canary gets a certificate of the new CA before gateways trust it: a probe with it shows whether they do.
     let is_canary = |of: &Entry| of.namespace == namespace && of.canary_name() == Some(new.secret.name.as_str());
-    let annotations = |object: &Json<'_>| object["metadata"]["annotations"][RETIRED] == "true";
-    if is_canary(entry) || write.request.object.is_some_and(annotations) {
+    let is_retired = |object: &Json<'_>| object["metadata"]["annotations"][RETIRED] == "true";
+    if is_canary(entry) || write.request.object.is_some_and(is_retired) {
         return Vec::new();
     }
     let distrust = &entry.spec.distrusted_cas;

@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use rcgen::date_time_ymd;
 
-use super::probe::{ONE, TWO};
+use super::probe::{ONE, TWO, expanded};
 use super::scene::{HOUR, Scene, before_the_switch, bundle, pair, reissues, source};
 use crate::api::StepName;
 use crate::rotation::planner::{Answer, PairOf, Plan, Step};
@@ -85,12 +85,7 @@ fn does_not_promote_a_ca_that_a_gateway_does_not_trust_however_late() {
 #[test]
 fn a_gateway_with_an_earlier_bundle_blocks_until_the_ca_of_its_clients_is_about_to_expire() {
     let ((old, end), new) = (ending(), ca("new"));
-    let mut scene = Scene::steady(&old);
-    scene.watch();
-    scene.ca = source(&new);
-    let plan = scene.reconcile();
-    scene.take(&plan);
-    scene.reconcile();
+    let mut scene = expanded(&old, &new);
     let (served, canary) = (scene.source.clone(), pair(&new, "canary"));
     let shown = [(ONE, Ok((&served, Some(Answer::Accepted)))), (TWO, Ok((&served, Some(Answer::Untrusted))))];
     let deadline = end - BEFORE;

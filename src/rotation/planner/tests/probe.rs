@@ -46,8 +46,8 @@ impl Scene {
     }
 }
 
-/// A scene in which the new CA was just written next to the old one.
-fn expanded(old: &Authority, new: &Authority) -> Scene {
+/// A scene that is probed, and in which the new CA was just written next to the old one.
+pub(super) fn expanded(old: &Authority, new: &Authority) -> Scene {
     let mut scene = Scene::steady(old);
     scene.watch();
     scene.ca = source(new);

@@ -1,7 +1,7 @@
 //! The way back to mode `Copy` during a rotation.
 
-use super::probe::{ONE, TWO};
-use super::scene::{Scene, pair, source};
+use super::probe::{ONE, TWO, expanded};
+use super::scene::pair;
 use crate::api::{ConditionStatus, Endpoints, Mode};
 use crate::rotation::GATEWAYS;
 use crate::rotation::planner::{Answer, Step};
@@ -10,12 +10,7 @@ use crate::trust::fixtures::ca;
 #[test]
 fn a_gateway_without_the_new_ca_has_no_earlier_content_after_the_way_back() {
     let (old, new) = (ca("old"), ca("new"));
-    let mut scene = Scene::steady(&old);
-    scene.watch();
-    scene.ca = source(&new);
-    let plan = scene.reconcile();
-    scene.take(&plan);
-    scene.reconcile();
+    let mut scene = expanded(&old, &new);
     let (served, canary) = (scene.source.clone(), pair(&new, "canary"));
     let refused = [ONE, TWO].map(|address| (address, Ok((&served, Some(Answer::Untrusted)))));
     scene.see(Some(&canary), &refused);
