@@ -631,13 +631,16 @@ fn reissue_clients(view: &View<'_>, blockers: &Blockers<'_>, decided: &mut Decid
     let step = StepName::ReissueClients;
     let newest = |client: &ClientState| view.journal.newest_of(&client.name);
     let accepted = accepted_issuer(view);
+    if !view.signs_current && accepted.is_none() {
+        return;
+    }
     let lags = |client: &&ClientState| {
         newest(client).is_some_and(|newest| {
             let has_bundle = newest.is_unknown() || view.server_issuers.iter().all(|ca| newest.trust.contains(ca));
             let is_of = |signing: &Vec<Certificate>| admits(signing, &newest.chain, view.now);
             // A certificate of what signs now would change nothing for a client that has one.
             let is_useless = || accepted.as_ref().is_some_and(is_of);
-            let may_wait = || accepted.is_none() || is_useless() || is_ahead(view, client_deadline(view, newest));
+            let may_wait = || is_useless() || is_ahead(view, client_deadline(view, newest));
             (!view.has_followed(newest) || !has_bundle) && (view.signs_current || !may_wait())
         })
     };
