@@ -235,6 +235,7 @@ async fn run_reconcilers(
                         checks: ReconcilerChecks::new(health.clone()),
                         source: SourceOutcome::default(),
                         is_read: false,
+                        was_permitted: false,
                         is_unwatched: false,
                     };
                     let mut tasks = JoinSet::new();

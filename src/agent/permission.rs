@@ -30,8 +30,8 @@ pub(super) fn is_being_adopted(entry: &Entry, now: Timestamp) -> bool {
 }
 
 /// How long to wait until a permission that was refused is asked for again.
-pub(super) fn next_question(entry: &Entry, resync_interval: Duration, now: Timestamp) -> Duration {
-    if is_being_adopted(entry, now) { ADOPTION_INTERVAL.min(resync_interval) } else { resync_interval }
+pub(super) fn next_question(is_being_adopted: bool, resync_interval: Duration) -> Duration {
+    if is_being_adopted { ADOPTION_INTERVAL.min(resync_interval) } else { resync_interval }
 }
 
 /// The verb for Secrets of `spec.clients.secretNames`, which no API server checks for a request. The shipped webhook configuration asks whether the
@@ -158,9 +158,9 @@ mod tests {
         assert!(
             is_being_adopted(&entry, at(0)) && is_being_adopted(&entry, at(9)) && !is_being_adopted(&entry, at(10))
         );
-        assert_eq!(next_question(&entry, resync, at(9)), ADOPTION_INTERVAL);
-        assert_eq!(next_question(&entry, resync, at(10)), resync);
-        assert_eq!(next_question(&entry, Duration::from_secs(1), at(0)), Duration::from_secs(1));
+        assert_eq!(next_question(true, resync), ADOPTION_INTERVAL);
+        assert_eq!(next_question(false, resync), resync);
+        assert_eq!(next_question(true, Duration::from_secs(1)), Duration::from_secs(1));
         entry.status.bundle = vec![TrustAnchor::from(&parsed(ca("root").der()))];
         assert!(!is_being_adopted(&entry, at(0)), "it worked before");
     }

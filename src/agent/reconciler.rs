@@ -81,6 +81,8 @@ pub(super) struct Reconciler {
     pub(super) source: SourceOutcome,
     /// Whether a reconcile has read all objects that are watched.
     pub(super) is_read: bool,
+    /// Whether a reconcile had all permissions: one that is missing afterwards was taken away.
+    pub(super) was_permitted: bool,
     /// Whether it was logged that its namespace has too many watches.
     pub(super) is_unwatched: bool,
 }
@@ -112,6 +114,7 @@ impl Reconciler {
                 watches = self.watch(&names, &event);
             }
             let failure = outcome.as_ref().err().or(self.failures.reported());
+            self.was_permitted |= failure.is_none() && matches!(source, SourceOutcome::Read(_));
             let is_refused = |error: &&AgentError| error.has_code(403);
             let is_ordinary = failure.filter(is_refused).is_some_and(|refusal| self.is_ordinary(refusal));
             if !is_ordinary {
@@ -175,12 +178,12 @@ impl Reconciler {
             drop(turn);
             self.permissions.record(&entry, self.is_permitted);
             if !self.is_permitted {
-                let was_ordinary = permission::is_being_adopted(&entry, Timestamp::now());
-                let interval = permission::next_question(&entry, self.resync_interval, Timestamp::now());
+                let was_ordinary = self.is_being_adopted(&entry);
+                let interval = permission::next_question(was_ordinary, self.resync_interval);
                 tokio::select! {
                     () = tokio::time::sleep(interval) => {
                         // From then on it is an error.
-                        is_reported = was_ordinary == permission::is_being_adopted(&entry, Timestamp::now());
+                        is_reported = was_ordinary == self.is_being_adopted(&entry);
                     }
                     changed = backoff::wait_for_change(&mut self.input, Some(&entry)) => {
                         changed?;
@@ -213,10 +216,15 @@ impl Reconciler {
         Some(REPORTED_REFUSAL)
     }
 
+    fn is_being_adopted(&self, entry: &Entry) -> bool {
+        // The status that a reconcile has written arrives later than a refusal may.
+        !self.was_permitted && permission::is_being_adopted(entry, Timestamp::now())
+    }
+
     /// Whether a refusal is no error yet, since permissions are granted after the GatewaySecret was created. Condition `Synced` says what to run.
     fn is_ordinary(&self, refusal: &AgentError) -> bool {
         let entry = &self.input.borrow().entry;
-        let is_ordinary = permission::is_being_adopted(entry, Timestamp::now());
+        let is_ordinary = self.is_being_adopted(entry);
         let (Entry { namespace, name, .. }, message) = (entry.as_ref(), refusal.condition_message());
         // The same message once.
         let is_said = entry.status.condition(rotation::SYNCED).is_some_and(|condition| condition.message == message);
