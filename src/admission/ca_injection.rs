@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use jiff::Timestamp;
 
-use super::connectivity;
+use super::{connectivity, keystores};
 use crate::api::Mode;
 use crate::api::names::CLIENT_LABEL;
 use crate::json::Json;
@@ -37,7 +37,12 @@ pub(super) fn wanted(
     }
     // The policy on a single CA compares its text, so another layout is rewritten.
     let is_canonical = present.len() != 1 || present.iter().all(|ca| stored == ca.pem().into_bytes());
-    let wanted = extended(entry, bundle, &present);
+    let mut wanted = extended(entry, bundle.clone(), &present);
+    if is_read_from_pkcs12(object, old) {
+        // Of CAs with one name Java finds the last: the oldest of the bundle, which what gateways serve may need. An issuer that has the newest CA
+        // before this replica knows it must not take its place.
+        wanted.rotate_left(bundle.len());
+    }
     (wanted != present || !is_canonical).then_some(wanted)
 }
 
@@ -59,6 +64,11 @@ fn client_bundle(entry: &Entry) -> Vec<Certificate> {
         Mode::Bundle => crate::connectivity::observed(&entry.status.client_bundle),
         Mode::Copy => Vec::new(),
     }
+}
+
+/// Whether cert-manager renders a PKCS #12 truststore into a Secret.
+fn is_read_from_pkcs12(object: &Json<'_>, old: Option<&Json<'_>>) -> bool {
+    [Some(object), old].into_iter().flatten().any(|secret| keystores::holds(secret, keystores::PKCS12_TRUSTSTORE))
 }
 
 /// The chain that a client presents.
@@ -116,6 +126,23 @@ mod tests {
         let with_own = names(&client(&[&own, &new]), &registry);
         assert_eq!(with_own, Some(["CN=new", "CN=old", "CN=own"].map(str::to_owned).to_vec()));
         assert_eq!(names(&client(&[&new, &old, &own]), &registry), None, "it has the bundle already");
+    }
+
+    /// Found by random histories: an issuer had a newer CA than the replica of the webhook knew, and clients found that one only.
+    #[test]
+    fn other_cas_come_first_where_java_finds_the_last() {
+        let (old, new, newest) = (ca("old"), ca("new"), ca("newest"));
+        let registry = registry(&[&new, &old]);
+        let with_truststore = |mut object: Json<'static>| {
+            object["data"]["truststore.p12"] = json!("c3RvcmU=");
+            object
+        };
+        let expected = Some(["CN=newest", "CN=new", "CN=old"].map(str::to_owned).to_vec());
+        assert_eq!(names(&with_truststore(client(&[&newest])), &registry), expected);
+        let stored = with_truststore(client(&[&new]));
+        let written = wanted(&client(&[&newest]), Some(&stored), "mesh", &registry, now());
+        assert_eq!(written.map(|cas| cas.into_iter().map(|ca| ca.subject).collect()), expected, "the stored one has it");
+        assert_eq!(names(&with_truststore(client(&[&newest, &new, &old])), &registry), None, "it has the bundle already");
     }
 
     #[test]

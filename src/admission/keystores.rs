@@ -12,7 +12,8 @@ use crate::json::Json;
 use crate::rewrite::PatchText;
 
 /// The keystore and the truststore of each format.
-const STORES: [[&str; 2]; 2] = [["keystore.jks", "truststore.jks"], ["keystore.p12", "truststore.p12"]];
+const STORES: [[&str; 2]; 2] = [["keystore.jks", "truststore.jks"], ["keystore.p12", PKCS12_TRUSTSTORE]];
+pub(super) const PKCS12_TRUSTSTORE: &str = "truststore.p12";
 
 /// The annotation that is changed. cert-manager writes it into every Secret, empty for a certificate without IP addresses.
 const DETAIL: &str = "cert-manager.io/ip-sans";
@@ -38,7 +39,7 @@ pub(super) fn render(object: &Json<'_>, old: Option<&Json<'_>>, patch: &mut Patc
 }
 
 /// Whether a Secret has a value under a key.
-fn holds(object: &Json<'_>, key: &str) -> bool {
+pub(super) fn holds(object: &Json<'_>, key: &str) -> bool {
     object["data"][key].as_str().is_some_and(|value| !value.is_empty())
 }
 

@@ -7,7 +7,7 @@ use super::snapshot::ClientState;
 use crate::rotation::journal::Version;
 use crate::trust::Certificate;
 
-/// The CAs of a client's Secret that the client trusts. `written`: the bundle that the webhook has added, before the other CAs of the Secret.
+/// The CAs of a client's Secret that the client trusts. `written`: the bundle that the webhook has added, after the other CAs of the Secret.
 pub(super) fn visible(
     client: &ClientState,
     mut trust: Vec<Certificate>,
@@ -17,7 +17,7 @@ pub(super) fn visible(
         return trust;
     }
     let position = |ca: &Certificate| written.and_then(|written| written.trust.iter().position(|one| one == ca));
-    trust.sort_by_key(|ca| position(ca).unwrap_or(usize::MAX));
+    trust.sort_by_key(|ca| position(ca));
     (0..trust.len()).filter(|at| !is_hidden(&trust, *at)).map(|at| trust[at].clone()).collect()
 }
 

@@ -403,7 +403,10 @@ impl Cluster {
                 return applies(Rule::IndependentSteps);
             }
             Step::Reissue { certificate } => match self.whose(certificate) {
-                Whose::Second => self.ask_for_second(),
+                Whose::Second => {
+                    let ca = reading.secrets.get(CA).and_then(|content| content.facts.chain.first());
+                    self.ask_for_second(ca.cloned());
+                }
                 whose => self.request(whose),
             },
         }

@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 
-use super::cluster::{CA, Cluster, Content};
+use super::cluster::{Cluster, Content};
 use super::issuer::{SOURCE_LIFETIME, Whose};
 use crate::rotation::SecretSummary;
 use crate::rotation::planner::FurtherCertificate;
@@ -17,7 +17,7 @@ pub(super) struct Second {
     held: Content,
     loaded: Vec<Content>,
     signed: Timestamp,
-    /// The CA in the source Secret when the reissue was requested.
+    /// The CA that the agent had read when it requested the reissue.
     asked_of: Option<Certificate>,
 }
 
@@ -48,14 +48,13 @@ impl Cluster {
         self.poke();
     }
 
-    /// Requests its reissue, as the agent does.
-    pub(super) fn ask_for_second(&mut self) {
-        let ca = self.facts(CA).and_then(|facts| facts.chain.first()).cloned();
+    /// Requests its reissue, as the agent does, which has read this CA.
+    pub(super) fn ask_for_second(&mut self, ca: Option<Certificate>) {
         self.second.as_mut().unwrap().asked_of = ca;
         self.request(Whose::Second);
     }
 
-    /// Whether this CA was the current one when the reissue was requested.
+    /// Whether this CA was the current one when the agent decided to request the reissue.
     pub(super) fn second_is_signed_by(&self, ca: &Certificate) -> bool {
         self.second.as_ref().is_some_and(|second| second.asked_of.as_ref() == Some(ca))
     }

@@ -125,13 +125,18 @@ impl Cluster {
     pub(super) fn request(&mut self, whose: Whose) {
         let now = self.now;
         let failed = self.issuing(whose).failed;
-        let requested = &mut self.issuing(whose).requested;
-        requested.push(now);
+        self.issuing(whose).requested.push(now);
+        let requested = self.issuing(whose).requested.clone();
         let within = |time: SignedDuration| requested.iter().filter(|at| now.duration_since(**at) < time).count();
         let (soon, recent) = (within(MINUTES_10), within(SignedDuration::from_hours(1)));
-        // Before a deadline a quarter of the time that is left passes between two requests, after it as much as is over, and at least two
-        // minutes: in no hour more than fifteen.
-        let most = if self.first_lifetime == SHORT_LIFETIME { 15 } else { 8 };
+        let ends = match whose {
+            Whose::Client(at) => self.clients[at].secret.facts.chain.first().map(|leaf| leaf.not_after),
+            Whose::Source | Whose::Second => None,
+        };
+        let ends_soon = ends.is_some_and(|end| end < now + SignedDuration::from_hours(1));
+        // After a change the pause doubles: eight in the first hour. Before a deadline a quarter of the time that is left passes between two
+        // requests, after it as much as is over, and at least two minutes: in no hour more than fifteen. The shorter pause counts.
+        let most = if self.first_lifetime == SHORT_LIFETIME || ends_soon { 8 + 15 } else { 8 };
         let is_hasty = soon > 10 || failed.is_some_and(|(_, times)| times > 1) && recent > most;
         assert!(!is_hasty, "{}", self.log_text(&format!("{whose:?} was requested {soon} times in 10 minutes")));
         self.issue(whose);
@@ -166,7 +171,11 @@ impl Cluster {
         let mut signer = self.signer(whose);
         match self.issuer.answers.get(&whose).cloned() {
             _ if self.now < self.quiet_until => return again(self, SignedDuration::from_secs(30)),
+            // Before the webhook knows a status it adds nothing to what cert-manager writes, and a renewal may lose the gateways' CA.
+            _ if !self.is_adopted() => return again(self, SignedDuration::from_secs(30)),
             None => {}
+            // Nothing protects a client from the wrong Issuer if its owner lets pass what gateways refuse.
+            Some(Answer::SignsWith(ca)) if !self.holds_back && !self.is_trusted(&ca) => return self.fail(whose),
             Some(Answer::SignsWith(ca)) => signer = Some(*ca),
             Some(Answer::Never) => return again(self, SignedDuration::from_secs(30)),
             Some(Answer::Fails) => return self.fail(whose),
@@ -194,6 +203,18 @@ impl Cluster {
         let chain = self.chain_of(leaf, &ca);
         let (root, signed) = (self.root_of(&ca), self.now);
         self.within(SignedDuration::from_secs(5), move |cluster| cluster.store(whose, &root, chain, signed, 1));
+    }
+
+    /// Whether each replica of the webhook knows a status.
+    fn is_adopted(&self) -> bool {
+        let lag = self.delays.admission.duration();
+        self.published.get(1).is_some_and(|(since, _)| *since + lag <= self.now)
+    }
+
+    /// Whether every gateway accepts certificates of a CA.
+    fn is_trusted(&self, ca: &Certificate) -> bool {
+        let root = self.root_of(ca);
+        self.gateways.iter().flatten().all(|loaded| loaded.facts.anchors.contains(&root))
     }
 
     /// Marks the request as failed. If the renewal is due, cert-manager tries again after its backoff.
@@ -254,9 +275,9 @@ impl Cluster {
         let webhook = self.webhook();
         trust.extend(webhook.client_bundle.iter().filter(|bundled| *bundled != ca).cloned());
         if self.clients[at].hides_cas {
-            // Admission writes the bundle before other CAs.
+            // Admission writes the bundle after other CAs.
             let position = |ca: &Certificate| webhook.client_bundle.iter().position(|bundled| bundled == ca);
-            trust.sort_by_key(|ca| position(ca).unwrap_or(usize::MAX));
+            trust.sort_by_key(|ca| position(ca));
         }
         let requested = std::mem::take(&mut self.issuing(whose).requested);
         *self.issuing(whose) = Issuing { requested, ..Issuing::default() };
