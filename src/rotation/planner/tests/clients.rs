@@ -29,7 +29,7 @@ pub(super) struct Client {
     pub(super) hides_cas: bool,
     /// A certificate that the webhook does not admit yet.
     pub(super) pending: Option<Pending>,
-    /// Its issuer was repaired, and it has not loaded a certificate since.
+    /// Its issuer was repaired, or the agent may request its certificates again, and it has not loaded one since.
     pub(super) is_late: bool,
     pub(super) signed: Timestamp,
     /// Lifetime of its certificates in seconds.
@@ -59,7 +59,8 @@ impl Cluster {
                 (0..facts.anchors.len()).filter(|at| is_last(*at)).map(|at| facts.anchors[at].clone()).collect();
             self.clients[at].loaded = self.content(SecretSummary { anchors: found, ..facts });
         }
-        self.clients[at].is_late &= self.is_broken(Whose::Client(at));
+        let is_refused = self.agent.refused.as_ref() == Some(&self.clients[at].name);
+        self.clients[at].is_late &= is_refused || self.is_broken(Whose::Client(at));
         self.note(format!(
             "{} loads its Secret: {}",
             self.clients[at].name,

@@ -380,8 +380,12 @@ impl Cluster {
             Event::RefuseSteps => {
                 let at = self.any_client();
                 let name = self.clients[at].name.clone();
+                // Beyond the end of the CA.
+                let is_lasting = self.first_lifetime == SHORT_LIFETIME && self.chance(2);
+                let length = if is_lasting { seconds(SHORT_LIFETIME) } else { length };
                 self.for_a_while(length, move |cluster, is_refused| {
                     cluster.agent.refused = is_refused.then(|| name.clone());
+                    cluster.clients[at].is_late |= is_lasting;
                 });
             }
             Event::LoseTarget => {

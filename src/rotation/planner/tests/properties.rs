@@ -60,13 +60,12 @@ fn with(seed: &mut Seed, event: Event, others: &[Event]) -> Vec<Event> {
 }
 
 /// Each rule that histories can show to be necessary, and the kind of history. Directed tests take the others back.
-const NECESSARY: [(Rule, Kind); 15] = [
+const NECESSARY: [(Rule, Kind); 14] = [
     (Rule::Pace, HARMLESS_EVENTS),
     (Rule::UnknownIsLagging, HARMLESS_EVENTS),
     (Rule::TheEndOverridesClients, BROKEN_ISSUERS),
     (Rule::TheEndOverridesGateways, FROZEN_GATEWAY),
     (Rule::TheEndOverridesPromotion, CLOSED_WINDOWS),
-    (Rule::PendingCertificatesKeepTheirCa, FROZEN_GATEWAY),
     (Rule::ChainsAreReissued, ENDING_CA),
     (Rule::DelaysOutliveTheirPolicy, LOST_POLICY),
     (Rule::TruststoresHideCas, HARMLESS_EVENTS),
