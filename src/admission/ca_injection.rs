@@ -141,8 +141,16 @@ mod tests {
         assert_eq!(names(&with_truststore(client(&[&newest])), &registry), expected);
         let stored = with_truststore(client(&[&new]));
         let written = wanted(&client(&[&newest]), Some(&stored), "mesh", &registry, now());
-        assert_eq!(written.map(|cas| cas.into_iter().map(|ca| ca.subject).collect()), expected, "the stored one has it");
-        assert_eq!(names(&with_truststore(client(&[&newest, &new, &old])), &registry), None, "it has the bundle already");
+        assert_eq!(
+            written.map(|cas| cas.into_iter().map(|ca| ca.subject).collect()),
+            expected,
+            "the stored one has it"
+        );
+        assert_eq!(
+            names(&with_truststore(client(&[&newest, &new, &old])), &registry),
+            None,
+            "it has the bundle already"
+        );
     }
 
     #[test]

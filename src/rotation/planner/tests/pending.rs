@@ -135,7 +135,8 @@ fn a_replaced_ca_stays_while_a_certificate_of_it_is_not_admitted() {
     }
     scene.pending = Some(Pending { chain: pair(&replaced, "client").chain, at: scene.now });
     scene.pass(HOUR * 24);
-    let dropped = without(Rule::PendingCertificatesKeepTheirCa, || bundle(&scene.clone().reconcile()).map(|cas| cas.len()));
+    let dropped =
+        without(Rule::PendingCertificatesKeepTheirCa, || bundle(&scene.clone().reconcile()).map(|cas| cas.len()));
     assert_eq!(dropped, Some(2), "without the rule it goes");
     assert_eq!(bundle(&scene.reconcile()), None, "gateways have all three");
     scene.pending = None;
