@@ -432,8 +432,8 @@ impl Cluster {
 
 /// Whether a CA is about to expire: within twice the time that all steps take.
 fn ends(reading: &Reading, ca: &Certificate, now: Timestamp) -> bool {
-    let settle = &reading.entry.policy.propagation_delays;
-    let hops = [settle.gateways, settle.admission, settle.clients].map(|hop| hop.duration());
+    let delays = &reading.entry.policy.propagation_delays;
+    let hops = [delays.gateways, delays.admission, delays.clients].map(|hop| hop.duration());
     now >= ca.not_after - hops.into_iter().sum::<SignedDuration>() * 2
 }
 
