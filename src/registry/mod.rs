@@ -207,8 +207,11 @@ impl Registry {
             Place::Selected(selector) => {
                 let candidates = self.candidates(selector, name);
                 if candidates.is_empty() {
-                    let blocker = || Err(RewriteBlocker::OtherWorkloads { secret: name.to_owned() });
-                    return (!self.with_source(name).is_empty()).then(blocker);
+                    let blocker = |entry: &&Entry| {
+                        let (secret, managed) = (name.to_owned(), entry.managed_name().to_owned());
+                        Err(RewriteBlocker::OtherWorkloads { secret, managed })
+                    };
+                    return self.with_source(name).first().map(blocker);
                 }
                 Some(everywhere(&candidates, name))
             }

@@ -95,12 +95,12 @@ pub enum RewriteBlocker {
         secret: String,
     },
     /// The Gateway does not select the workload labels of the GatewaySecret for this source Secret, or has no selector.
-    #[error(
-        "it does not select the workloadLabels of the GatewaySecret for Secret {secret}; if its pods run there, name the managed Secret"
-    )]
+    #[error("it does not select workloadLabels; name {managed} instead of {secret} if its pods use that Secret")]
     OtherWorkloads {
         /// The source Secret.
         secret: String,
+        /// The managed Secret.
+        managed: String,
     },
     /// cert-manager would make another Certificate, which writes the managed Secret, and delete the one that writes the source Secret.
     #[error(

@@ -109,7 +109,7 @@ fn rewrites_a_selector_with_all_workload_labels() {
     let registry = Registry::new([entry("mesh", "root", "gw")]);
     assert_eq!(selected(&registry, INGRESS), Some(Ok("gw".to_owned())));
     assert_eq!(selected(&registry, &[("istio", "ingressgateway"), ("team", "a")]), Some(Ok("gw".to_owned())));
-    let others = || Some(Err(RewriteBlocker::OtherWorkloads { secret: "root".to_owned() }));
+    let others = || Some(Err(RewriteBlocker::OtherWorkloads { secret: "root".to_owned(), managed: "gw".to_owned() }));
     assert_eq!(selected(&registry, &[("istio", "egressgateway")]), others());
     assert_eq!(selected(&registry, &[]), others(), "a Gateway without selector applies to every workload in the mesh");
     assert_eq!(registry.rename(&Place::Selected(Arc::default()), "other"), None);

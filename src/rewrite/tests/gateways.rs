@@ -373,7 +373,7 @@ fn warns_about_a_gateway_that_names_the_source_secret_and_selects_other_pods() {
         let mut object = istio(json!({"mode": "MUTUAL", "credentialName": "root"}));
         object["spec"]["selector"] = selector;
         let said = blockers(&object);
-        let expected = "it does not select the workloadLabels of the GatewaySecret for Secret root; if its pods run there, name the managed Secret";
+        let expected = "it does not select workloadLabels; name gw instead of root if its pods use that Secret";
         assert_eq!(said, [expected]);
         assert_eq!(after(&object, None, &registry()), object);
     }
