@@ -99,11 +99,11 @@ pub struct ClusterRotationPolicySpec(RotationPolicySpec);
 #[serde(rename_all = "camelCase", default)]
 pub struct PropagationDelays {
     /// From a write of the managed Secret to its use by every gateway proxy. Default: 30s. istiod delays pushes for up to 10s
-    /// (`PILOT_DEBOUNCE_MAX`), and sends them to one proxy after the other.
+    /// (`PILOT_DEBOUNCE_MAX`), and sends them to a few proxies at a time (`PILOT_PUSH_THROTTLE`).
     #[schemars(transform = without_default)]
     pub gateways: Period,
-    /// From a write of a client's Secret, or of a bundle, to its use by the client. Default: 3m. The kubelet syncs its pods each minute
-    /// (`syncFrequency`), possibly from a minute-old cache, and the program reads the file after that.
+    /// From a write of a client's Secret, or of a bundle, to its use by the client. Default: 3m. The kubelet syncs a pod every 60 to 90 s
+    /// (`syncFrequency` and up to half of it), possibly from a minute-old cache, and the program reads the file after that.
     #[schemars(transform = without_default)]
     pub clients: Period,
     /// From a change of a GatewaySecret's status to its use by every replica of the webhook, plus the difference of the clocks of the agent
