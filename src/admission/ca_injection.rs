@@ -37,11 +37,12 @@ pub(super) fn wanted(
     }
     // The policy on a single CA compares its text, so another layout is rewritten.
     let is_canonical = present.len() != 1 || present.iter().all(|ca| stored == ca.pem().into_bytes());
-    let mut wanted = extended(entry, bundle.clone(), &present);
+    let ours = bundle.len();
+    let mut wanted = extended(entry, bundle, &present);
     if is_read_from_pkcs12(object, old) {
         // Of CAs with one name Java finds the last: the oldest of the bundle, which what gateways serve may need. An issuer that has the newest CA
         // before this replica knows it must not take its place.
-        wanted.rotate_left(bundle.len());
+        wanted.rotate_left(ours);
     }
     (wanted != present || !is_canonical).then_some(wanted)
 }

@@ -125,15 +125,15 @@ impl Cluster {
     pub(super) fn request(&mut self, whose: Whose) {
         let now = self.now;
         let failed = self.issuing(whose).failed;
-        self.issuing(whose).requested.push(now);
-        let requested = self.issuing(whose).requested.clone();
-        let within = |time: SignedDuration| requested.iter().filter(|at| now.duration_since(**at) < time).count();
-        let (soon, recent) = (within(MINUTES_10), within(SignedDuration::from_hours(1)));
         let ends = match whose {
             Whose::Client(at) => self.clients[at].secret.facts.chain.first().map(|leaf| leaf.not_after),
             Whose::Source | Whose::Second => None,
         };
         let ends_soon = ends.is_some_and(|end| end < now + SignedDuration::from_hours(1));
+        let requested = &mut self.issuing(whose).requested;
+        requested.push(now);
+        let within = |time: SignedDuration| requested.iter().filter(|at| now.duration_since(**at) < time).count();
+        let (soon, recent) = (within(MINUTES_10), within(SignedDuration::from_hours(1)));
         // After a change the pause doubles: eight in the first hour. Before a deadline a quarter of the time that is left passes between two
         // requests, after it as much as is over, and at least two minutes: in no hour more than fifteen. The shorter pause counts.
         let most = if self.first_lifetime == SHORT_LIFETIME || ends_soon { 8 + 15 } else { 8 };
