@@ -126,9 +126,6 @@ fn play(scenario: &Scenario, world: &mut World<'_>, log: File) -> Result<End> {
     }
     world.step("CA rotated")?;
     world.rotate_ca()?;
-    if !scenario.partner_hosts.is_empty() {
-        world.tell_partner()?;
-    }
     wait_for("the agent to see it", ROTATED, || Ok(phase(&world.operator.status()?) != "Steady"))?;
     let end = match scenario.expected {
         Expected::HoldsUntil { names, command } => {
@@ -152,8 +149,7 @@ pub(crate) fn finish(world: &World<'_>) -> Result<()> {
 /// Waits until the rotation is blocked by an object, and returns the reason of the wait.
 pub(crate) fn blocked(world: &World<'_>, names: &str) -> Result<String> {
     let why = wait_for_value(&format!("the rotation to hold for {names}"), ARRIVED, || {
-        let status = world.operator.status()?;
-        world.step(phase(&status))?;
+        let status = world.observe()?;
         Ok(match phase(&status) {
             "Steady" => Some(None),
             _ => reason(&status, names).map(Some),
@@ -198,8 +194,7 @@ pub(crate) fn needed_action(status: &Value, words: &[&str]) -> Option<String> {
 /// Waits until a status has what is expected, and returns that.
 pub(crate) fn wait_status<T>(world: &World<'_>, what: &str, mut found: impl FnMut(&Value) -> Option<T>) -> Result<T> {
     let seen = wait_for_value(what, ARRIVED, || {
-        let status = world.operator.status()?;
-        world.step(phase(&status))?;
+        let status = world.observe()?;
         Ok(found(&status))
     });
     seen.with_context(|| world.operator.status().map_or_else(|error| error.to_string(), |status| summary(&status)))
@@ -224,11 +219,10 @@ pub(crate) fn summary(status: &Value) -> String {
 
 /// Waits for phase Steady with the newest CA alone.
 pub(crate) fn wait_end(world: &World<'_>) -> Result<()> {
-    let newest = trustspan::trust::bundle::read(world.newest_ca()?.as_bytes()).into_certificates();
-    let fingerprint = newest.first().context("a CA")?.fingerprint.clone();
     let ended = wait_for("the rotation to end", ROTATED, || {
-        let status = world.operator.status()?;
-        world.step(phase(&status))?;
+        let status = world.observe()?;
+        let newest = trustspan::trust::bundle::read(world.newest_ca()?.as_bytes()).into_certificates();
+        let fingerprint = newest.first().context("a CA")?.fingerprint.clone();
         let bundle: Vec<_> =
             status["bundle"].as_array().into_iter().flatten().map(|ca| ca["fingerprint"].clone()).collect();
         Ok(phase(&status) == "Steady" && bundle == [fingerprint.as_str()])
