@@ -44,9 +44,15 @@ pub(super) fn serving_deadline(view: &View<'_>, chain: &[Certificate]) -> Option
 /// When a client must be reissued at the latest: before the CA of its certificate expires, or the CA by which it
 /// verifies gateways.
 pub(super) fn client_deadline(view: &View<'_>, version: &Version) -> Option<Timestamp> {
-    let own = last_end(&view.journal.client_issuers, |ca| admits(ca, &version.chain, view.now));
+    // Any of the CAs may have issued a certificate that is unknown.
+    let is_unknown = version.is_unknown() && applies(Rule::UnknownMayEndFirst);
+    let own = match is_unknown {
+        true => first_end(&view.journal.client_issuers, view.now),
+        false => last_end(&view.journal.client_issuers, |ca| admits(ca, &version.chain, view.now)),
+    };
     let served = view.served_chain.unwrap_or_default();
-    let is_trusted = |ca: &[Certificate]| version.trust.contains(&ca[0]) && verifies(ca, served, view.now);
+    let is_trusted =
+        |ca: &[Certificate]| (is_unknown || version.trust.contains(&ca[0])) && verifies(ca, served, view.now);
     let gateways = last_end(&view.journal.server_issuers, is_trusted);
     let intermediate = end_of_intermediates(&version.chain);
     // A client that lacks the current CAs would refuse what gateways serve after their chains end.
@@ -60,6 +66,11 @@ pub(super) fn client_deadline(view: &View<'_>, version: &Version) -> Option<Time
 fn last_end(issuers: &[Authority], suffices: impl Fn(&[Certificate]) -> bool) -> Option<Timestamp> {
     let certificates = issuers.iter().map(|authority| &authority.certificate);
     certificates.filter(|ca| suffices(std::slice::from_ref(*ca))).map(|ca| ca.not_after).max()
+}
+
+/// The earliest expiry of the CAs that have not expired.
+fn first_end(issuers: &[Authority], now: Timestamp) -> Option<Timestamp> {
+    issuers.iter().map(|authority| authority.certificate.not_after).filter(|end| *end > now).min()
 }
 
 /// When a serving certificate is reissued although single clients do not trust the CA of the next one: late enough that the clients that are

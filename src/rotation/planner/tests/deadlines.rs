@@ -3,6 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use rcgen::date_time_ymd;
 
+use super::lost_journal::unknown;
 use super::probe::{ONE, TWO, expanded};
 use super::scene::{HOUR, Scene, before_the_switch, bundle, pair, reissues, source};
 use crate::api::StepName;
@@ -127,6 +128,26 @@ fn a_client_gets_a_certificate_of_the_present_issuer_before_its_ca_expires_altho
     scene.client.anchors.push(parsed(old.der()));
     scene.pass(SECOND);
     assert_eq!(reissues(&scene.reconcile()), [""; 0], "its certificate is of a CA that does not expire");
+}
+
+#[test]
+fn an_unknown_certificate_is_reissued_before_the_first_ca_expires_despite_a_pause() {
+    let ((old, end), new) = (ending(), ca("new"));
+    let mut scene = paused(&old, &new);
+    scene.entry.spec.paused = false;
+    let plan = scene.reconcile();
+    assert_eq!(plan.steps, [Step::PromoteIssuer]);
+    scene.take(&plan);
+    scene.entry.spec.paused = true;
+    let plan_at = |scene: &mut Scene, now: Timestamp| {
+        scene.now = now;
+        let plan = scene.plan_with(vec![unknown(end + HOUR)]);
+        scene.journal = plan.journal.clone();
+        plan
+    };
+    let plan = plan_at(&mut scene, end - BEFORE - SECOND);
+    assert_eq!((reissues(&plan), until(&plan, StepName::ReissueClients)), (vec![], Some(end - BEFORE)));
+    assert_eq!(reissues(&plan_at(&mut scene, end - BEFORE)), ["client"]);
 }
 
 #[test]

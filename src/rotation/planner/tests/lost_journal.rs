@@ -138,7 +138,7 @@ fn a_steady_rotation_stays_steady_after_the_journal_was_lost() {
 }
 
 /// A client without a CertificateRequest, whose certificate ends then.
-fn unknown(end: Timestamp) -> ClientState {
+pub(super) fn unknown(end: Timestamp) -> ClientState {
     let validity = Some((Timestamp::UNIX_EPOCH, end));
     ClientState {
         name: "client".to_owned(),
