@@ -20,7 +20,7 @@ use crate::rotation::journal::{Authority, Client, CutOff, DelaysInForce, Journal
 use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader};
 use crate::trust::credential::{CA_KEYS, CRL_KEYS};
 use crate::trust::equivalence::are_equivalent;
-use crate::trust::{Certificate, Finding, bundle, field, is_distrusted};
+use crate::trust::{Certificate, Finding, bundle, chain, field, is_distrusted};
 
 /// The propagation delays in force, with those of the policy.
 pub(super) fn delays_in_force(policy: &RotationPolicySpec, journal: &Journal, now: Timestamp) -> DelaysInForce {
@@ -172,7 +172,7 @@ fn is_steady(snapshot: &Snapshot<'_>) -> bool {
 
 fn record_issuers(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp) {
     let is_shared = snapshot.entry.spec.clients.ca_secret_ref.is_none();
-    let signing = snapshot.issuer.and_then(|issuer| issuer.chain.first());
+    let signing = snapshot.issuer.map(|issuer| issuer.chain.as_slice()).unwrap_or_default();
     // A source without any CA is broken: the CAs that it held before stay current.
     let mut client_ca = snapshot.usable_client_ca().map(authorities).unwrap_or_default();
     if !client_ca.is_empty() {
@@ -188,13 +188,17 @@ fn record_issuers(snapshot: &Snapshot<'_>, journal: &mut Journal, now: Timestamp
         follow(&mut journal.client_issuers, &client_ca, signing, now);
     }
     if let Ok(source) = snapshot.usable_server_ca() {
-        follow(&mut journal.server_issuers, &authorities(source), signing.filter(|_| is_shared), now);
+        let signing = if is_shared { signing } else { &[] };
+        follow(&mut journal.server_issuers, &authorities(source), signing, now);
     }
 }
 
-/// Records that a Secret holds the CAs `current`. `signing` is the CA with which the Issuer still signs, even if that
-/// Secret no longer holds it.
-fn follow(list: &mut Vec<Authority>, current: &[Certificate], signing: Option<&Certificate>, now: Timestamp) {
+/// Records that a Secret holds the CAs `current`. `signing` is the chain of the CA with which the Issuer still signs: that CA and those above it are
+/// not retired, even if the Secret no longer holds them.
+fn follow(list: &mut Vec<Authority>, current: &[Certificate], signing: &[Certificate], now: Timestamp) {
+    let is_above = |ca: &Certificate| {
+        applies(Rule::IssuersKeepTheirRoot) && signing.iter().any(|signed| chain::signers(signed)(ca))
+    };
     let known = |certificate: &Certificate| list.iter().find(|authority| authority.certificate == *certificate);
     let in_source = |certificate: &Certificate| Authority {
         certificate: certificate.clone(),
@@ -205,7 +209,8 @@ fn follow(list: &mut Vec<Authority>, current: &[Certificate], signing: Option<&C
     let mut followed: Vec<_> = current.iter().map(in_source).collect();
     let previous = list.drain(..).filter(|authority| !current.contains(&authority.certificate));
     followed.extend(previous.map(|authority| {
-        let is_signing = signing == Some(&authority.certificate);
+        let ca = &authority.certificate;
+        let is_signing = signing.first() == Some(ca) || is_above(ca);
         let retired = (!is_signing).then(|| authority.retired.unwrap_or(now));
         Authority { current: false, retired, ..authority }
     }));

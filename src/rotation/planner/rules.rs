@@ -10,6 +10,8 @@ pub(in crate::rotation) enum Rule {
     StuckRequestsDoNotDelayOthers,
     /// A client whose certificate is unknown has not followed.
     UnknownIsLagging,
+    /// A CA is not retired while an Issuer signs with an intermediate CA below it.
+    IssuersKeepTheirRoot,
     /// A certificate that is unknown may be of the CA that ends first.
     UnknownMayEndFirst,
     /// The end of a CA overrides waits for single clients.

@@ -7,7 +7,7 @@ use super::scene::{HOUR, Scene, bundle, pair, reissues, source, subjects};
 use crate::api::{AdditionalTrust, Phase, SourceKind, StepName};
 use crate::rotation::SecretSummary;
 use crate::rotation::planner::rules::{Rule, without};
-use crate::rotation::planner::{ClientState, Issuance, Plan, SourceState, Trust};
+use crate::rotation::planner::{ClientState, Issuance, Plan, SourceState, Step, Trust};
 use crate::rotation::readers::{ReaderTrust, SourceName, TlsReader};
 use crate::trust::fixtures::{Authority, Leaf, ca, ca_with, ca_without_key_id, parsed};
 
@@ -52,6 +52,36 @@ fn a_root_with_the_name_of_an_issuer_in_use_is_not_added_where_a_client_would_be
     let plan = scene.reconcile();
     assert_eq!((bundle(&plan), plan.phase), (None, Phase::TrustExpanded), "the CA that the client needs stays");
     assert!(bundle(&without(Rule::WritesKeepConnections, || scene.plan())).is_some(), "without the rule it is written");
+}
+
+#[test]
+fn a_root_stays_in_the_bundle_while_the_issuer_signs_with_an_intermediate_below_it() {
+    let tiered = |root: &Authority| SecretSummary {
+        anchors: vec![parsed(root.der())],
+        chain: vec![parsed(root.intermediate("tier", |_| {}).der())],
+        ..SecretSummary::default()
+    };
+    let (old, next, newest) = (ca("old"), ca("next"), ca("newest"));
+    let later = || {
+        let mut scene = Scene::steady(&old);
+        scene.ca = tiered(&next);
+        let plan = scene.reconcile();
+        scene.take(&plan);
+        scene.pass(HOUR);
+        let plan = scene.reconcile();
+        assert_eq!(plan.steps, [Step::PromoteIssuer]);
+        scene.take(&plan);
+        scene.entry.spec.paused = true;
+        scene.ca = tiered(&newest);
+        let plan = scene.reconcile();
+        assert_eq!(bundle(&plan), Some(vec!["CN=newest", "CN=next", "CN=old"]));
+        scene.take(&plan);
+        scene.pass(HOUR);
+        scene.reconcile()
+    };
+    assert_eq!(bundle(&later()), None, "no certificate of it is known, and the Issuer can sign one");
+    let without_rule = without(Rule::IssuersKeepTheirRoot, later);
+    assert_eq!(bundle(&without_rule), Some(vec!["CN=newest", "CN=old"]), "without the rule it is dropped");
 }
 
 #[test]
