@@ -132,6 +132,29 @@ impl Certificate {
         Ok(certificate)
     }
 
+    /// Represents any certificate that a CA issues: without names, and valid at each instant.
+    pub(crate) fn issued_by(ca: &Self) -> Self {
+        Self {
+            der: Vec::new(),
+            has_trailing_bytes: false,
+            fingerprint: String::new(),
+            subject: String::new(),
+            issuer: ca.subject.clone(),
+            // A name without attributes.
+            subject_der: vec![0x30, 0],
+            issuer_der: ca.subject_der.clone(),
+            not_before: Timestamp::MIN,
+            not_after: Timestamp::MAX,
+            is_ca: false,
+            may_sign: false,
+            public_key: Vec::new(),
+            subject_key_id: None,
+            authority_key_id: None,
+            names: Vec::new(),
+            signature: FirstVerdict::default(),
+        }
+    }
+
     /// Whether it has expired. BoringSSL and OpenSSL reject it in the second of notAfter, which RFC 5280 (section 4.1.2.5), Go and rustls still
     /// include: the stricter reading counts.
     pub fn is_expired(&self, now: Timestamp) -> bool {

@@ -4,14 +4,24 @@ use std::collections::HashMap;
 
 use super::bundle::BundleEntry;
 use super::chain::{UNORDERED, same_subject};
-use super::{Certificate, Text};
+use super::{Certificate, Proxy, Text};
 
 /// Two CAs that share a subject. The proxy may take `first` as the issuer of certificates that `second` signed.
 pub(super) struct SameSubject<'a> {
     pub(super) first: &'a BundleEntry,
     pub(super) second: &'a BundleEntry,
-    /// Whether the order is unknown: with 24 entries or more, the proxy's store does not keep the order of the bundle.
-    pub(super) any_order: bool,
+    pub(super) order: Order,
+}
+
+/// In which order the proxy sees a pair of the bundle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// In that of the bundle.
+    Kept,
+    /// In either: with 24 entries or more, the proxy's store does not keep the order of the bundle.
+    Any,
+    /// In the reverse one, which only a proxy before Envoy 1.38 may see ([`Proxy::keeps_order`]).
+    Reversed,
 }
 
 impl SameSubject<'_> {
@@ -41,10 +51,10 @@ impl SameSubject<'_> {
 /// has, in ten versions each make 1,350 pairs.
 const PAIRS: usize = 2_500;
 
-/// All pairs of CAs that may sign and share a subject, by their indices among the entries; in both orders where the order is not kept. Of
+/// All pairs of CAs that may sign and share a subject, by their indices among the entries; in both orders where the order may not be kept. Of
 /// thousands with one subject, or in thousands of pairs, only neighbours and the first are paired. `lists` counts revocation lists under
 /// another key.
-pub(super) fn pairs(text: &Text, lists: usize) -> Pairs {
+pub(super) fn pairs(text: &Text, lists: usize, proxy: Proxy) -> Pairs {
     let entries = &text.bundle.entries;
     let mut places: HashMap<&str, usize> = HashMap::new();
     for (at, entry) in entries.iter().enumerate() {
@@ -65,29 +75,29 @@ pub(super) fn pairs(text: &Text, lists: usize) -> Pairs {
                 if ![first, second].iter().all(|at| entries[**at].certificate.may_sign) {
                     continue;
                 }
-                pairs.push((*first, *second));
-                if any_order {
-                    pairs.push((*second, *first));
-                }
+                let (order, reversed) = match (any_order, proxy.keeps_order()) {
+                    (true, _) => (Order::Any, Some(Order::Any)),
+                    (false, true) => (Order::Kept, None),
+                    (false, false) => (Order::Kept, Some(Order::Reversed)),
+                };
+                pairs.push((*first, *second, order));
+                pairs.extend(reversed.map(|order| (*second, *first, order)));
             }
         }
     }
-    Pairs { pairs, any_order }
+    Pairs(pairs)
 }
 
 /// Pairs of CAs that share a subject, by index. They do not depend on the date.
 #[derive(Default)]
-pub(super) struct Pairs {
-    pairs: Vec<(usize, usize)>,
-    any_order: bool,
-}
+pub(super) struct Pairs(Vec<(usize, usize, Order)>);
 
 impl Pairs {
     /// The pairs with their entries.
     pub(super) fn of<'a>(&self, text: &'a Text) -> Vec<SameSubject<'a>> {
-        let (entries, any_order) = (&text.bundle.entries, self.any_order);
+        let entries = &text.bundle.entries;
         let same_subjects =
-            |&(first, second): &_| SameSubject { first: &entries[first], second: &entries[second], any_order };
-        self.pairs.iter().map(same_subjects).collect()
+            |&(first, second, order): &_| SameSubject { first: &entries[first], second: &entries[second], order };
+        self.0.iter().map(same_subjects).collect()
     }
 }

@@ -12,7 +12,7 @@ use rcgen::{
 use zeroize::Zeroizing;
 
 use super::chain::Crl;
-use super::{Certificate, Finding, Secret, SecretUsage, Severity, judge};
+use super::{Certificate, Finding, Proxy, Secret, SecretUsage, Severity, judge};
 
 /// A CA.
 pub(crate) struct Authority {
@@ -363,6 +363,12 @@ pub(crate) fn secret(data: &[(&str, &str)]) -> Secret {
 /// The findings on a Secret now.
 pub(crate) fn findings(secret: &Secret) -> Vec<Finding> {
     judge(secret, SecretUsage::default(), now())
+}
+
+/// The same where all proxies keep the order of a bundle.
+pub(crate) fn findings_in_order(secret: &Secret) -> Vec<Finding> {
+    let usage = SecretUsage { oldest_proxy: Proxy::envoy(1, 38), ..SecretUsage::default() };
+    judge(secret, usage, now())
 }
 
 /// The rules that have a finding on a Secret now.

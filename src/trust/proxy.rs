@@ -98,6 +98,12 @@ impl Proxy {
         Self { implementation: Implementation::Envoy, version: (major, minor) }
     }
 
+    /// Whether CAs with one subject keep the order of the bundle, up to 23 certificates. Envoy 1.37.0 takes the last of two, and 1.38.3 and 1.40.0 the
+    /// first, measured by handshakes. Of more than two, 1.37.0 takes any.
+    pub fn keeps_order(self) -> bool {
+        self.version >= (1, 38)
+    }
+
     /// Whether it supports this algorithm.
     pub fn verifies(self, algorithm: Algorithm) -> bool {
         self.since(algorithm).is_some_and(|since| since <= self.version)

@@ -63,7 +63,7 @@ impl<'a> RuleContext<'a> {
     pub(super) fn same_subjects(&self) -> Vec<SameSubject<'_>> {
         let Some(ca) = self.loaded_ca() else { return Vec::new() };
         let lists = self.crl.map_or(0, |crl| crl.bundle.crls.len());
-        self.same_subjects.get_or_init(|| duplicate_subjects::pairs(ca, lists)).of(ca)
+        self.same_subjects.get_or_init(|| duplicate_subjects::pairs(ca, lists, self.usage.oldest_proxy)).of(ca)
     }
 
     /// The chain of the pair, if the proxy loads it, and its first certificate: a leaf, or a signing CA.

@@ -16,7 +16,7 @@ pub enum TlsConsumer {
 
 /// Rules that apply to Envoy only. Go tries every CA with a subject until a chain is valid, and a client sends no subjects of its bundle
 /// in a handshake.
-const ENVOY_ONLY: [&str; 3] = ["expired-beside-renewed", "same-subject-ambiguity", "too-large"];
+const ENVOY_ONLY: [&str; 4] = ["expired-beside-renewed", "same-subject-ambiguity", "broken-path", "too-large"];
 
 impl TlsConsumer {
     /// Reads a CA bundle.

@@ -7,6 +7,7 @@ use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
+    process::Command,
     time::Duration,
 };
 
@@ -320,4 +321,17 @@ fn listeners(secrets: &Secrets, address: SocketAddr, gateways: &[Gateway]) -> Va
         } }],
         "filter_chains": chains,
     }] })
+}
+
+/// The major and minor version of the Envoy of this run.
+pub(crate) fn envoy_version() -> Result<(u16, u16)> {
+    let [binary] = exported("envoy-setup", &[], ["TRUSTSPAN_BED_ENVOY"])?;
+    let printed = Command::new(binary).arg("--version").output()?.stdout;
+    let printed = String::from_utf8(printed)?;
+    // Such as `/bin/envoy  version: 0ebfcfe5/1.38.3/Clean/RELEASE/BoringSSL`.
+    let version = printed.rsplit(' ').next().and_then(|built| built.split('/').nth(1));
+    let version = version.with_context(|| format!("expected a version, saw {printed}"))?;
+    let (major, rest) = version.split_once('.').with_context(|| version.to_owned())?;
+    let (minor, _) = rest.split_once('.').with_context(|| version.to_owned())?;
+    Ok((major.parse()?, minor.parse()?))
 }

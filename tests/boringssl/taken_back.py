@@ -24,6 +24,7 @@ COPY = ROOT / "target/taken_back"
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
 LOG = ROOT / "target/taken_back.log"
 
+BROKEN_PATH = "src/trust/rules/broken_path.rs"
 BUNDLE = "src/trust/bundle.rs"
 CHAIN = "src/trust/chain/mod.rs"
 CONSTRAINTS = "src/trust/chain/constraints.rs"
@@ -32,6 +33,7 @@ DER = "src/trust/der.rs"
 MALFORMED = "src/trust/malformed_pem.rs"
 NAMES = "src/trust/chain/general_name.rs"
 PATH = "src/trust/chain/path_checks.rs"
+SAME_SUBJECT = "src/trust/rules/same_subject_ambiguity.rs"
 SIGNATURE = "src/trust/chain/signature.rs"
 
 # Each fix: name, file, the code, and the code without the fix.
@@ -122,6 +124,13 @@ FIXES = [
     ),
     ("blank-in-unmarked-base64", MALFORMED, "b'+' | b'/' | b'=' | b' ' | b'\\t'", "b'+' | b'/' | b'='"),
     ("text-after-no-label", MALFORMED, "(is_empty || names", "(names"),
+    ("broken-path", BROKEN_PATH, "blocked.filter(|blocked| !blocked.has_its_subject)", "blocked.filter(|_| false)"),
+    (
+        "expired-with-the-same-subject",
+        SAME_SUBJECT,
+        "(valid(&pair.first.certificate) || pair.have_different_key_ids())",
+        "valid(&pair.first.certificate)",
+    ),
     ("signature-length", DER, "if has_long_length(signature)", "if false"),
 ]
 

@@ -34,7 +34,7 @@ pub(crate) fn cases() -> Result<Vec<Case>> {
         flipped.der = der.into();
         let probe = |label: &str, leaf: &Identity, above: &[&Identity], shows: Option<&Identity>| -> Result<Probe> {
             let identity = leaf.shown_with(above)?;
-            Ok(Probe { label: label.to_owned(), identity, shows: shows.map(|ca| ca.der.clone()) })
+            Ok(Probe { label: label.to_owned(), identity, shows: shows.map(|ca| ca.der.clone()), plain_of: None })
         };
         cases.push(Case {
             name: format!("algorithm-{kind:?}").to_lowercase(),

@@ -1,6 +1,9 @@
 //! A case, Envoy's result, trustspan's verdict, and whether the two agree.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 use jiff::Timestamp;
 use rustls::{pki_types::CertificateDer, sign::CertifiedKey};
@@ -34,6 +37,21 @@ pub(crate) struct Probe {
     pub(crate) identity: Arc<CertifiedKey>,
     /// The CA that Envoy must have loaded if it accepts the client; both certificates are valid.
     pub(crate) shows: Option<CertificateDer<'static>>,
+    /// The CA that issued it, if nothing in the client's certificate can be a reason to refuse it.
+    pub(crate) plain_of: Option<CertificateDer<'static>>,
+}
+
+/// The proxy that judges in this run.
+static JUDGE: OnceLock<Proxy> = OnceLock::new();
+
+/// Sets the proxy that judges in this run.
+pub(crate) fn set_judge(proxy: Proxy) {
+    JUDGE.get_or_init(|| proxy);
+}
+
+/// The proxy that judges in this run: the BoringSSL of Envoy 1.40, if none was set.
+pub(crate) fn judge_proxy() -> Proxy {
+    *JUDGE.get_or_init(|| Proxy::envoy(1, 40))
 }
 
 /// Envoy's result for a case.
@@ -66,6 +84,7 @@ const POLICIES: &[&str] = &[
     "pair-incomplete",
     "expired-beside-renewed",
     "same-subject-ambiguity",
+    "broken-path",
     "crl-partial",
     "crl-expired",
     "chain-order",
@@ -173,8 +192,7 @@ impl Case {
     /// Compares trustspan's verdict with Envoy's result.
     pub(crate) fn compare(&self, seen: &Snapshot, now: Timestamp) -> Result {
         let ca_required = matches!(self.content, Content::Trust { .. });
-        // The Envoy of this run is newer than the oldest version that trustspan assumes by default.
-        let usage = SecretUsage { ca_required, oldest_proxy: Proxy::envoy(1, 40), ..SecretUsage::default() };
+        let usage = SecretUsage { ca_required, oldest_proxy: judge_proxy(), ..SecretUsage::default() };
         let findings = judge(&self.secret(), usage, now);
         let verdict = Verdict::of(&findings);
         let mut rules: Vec<_> = findings.iter().filter(|f| f.severity == Severity::Deny).map(|f| f.rule).collect();
@@ -185,6 +203,7 @@ impl Case {
             Content::Pair { chain, .. } => self.pair(seen, &bundle::read_chain(chain)),
         };
         let mut disagreements = std::mem::take(&mut result.disagreements);
+        disagreements.extend(self.unreported(seen, &findings));
         let mut disagree = |what: String| disagreements.push(what);
         match (verdict, result.effect) {
             (Verdict::Deny, Effect::Works) if !self.is_policy(&rules, &findings) => {
@@ -212,6 +231,48 @@ impl Case {
             _ => {}
         }
         Result { verdict, rules, disagreements, ..result }
+    }
+
+    /// CAs whose plain clients are refused without a finding about them, or accepted in spite of one that says otherwise.
+    fn unreported(&self, seen: &Snapshot, findings: &[Finding]) -> Vec<String> {
+        let is_denied = Verdict::of(findings) == Verdict::Deny;
+        let Content::Trust { ca, .. } = &self.content else { return Vec::new() };
+        // The rules on revocation lists report the refusals by them.
+        if self.has_lists() || seen.update == Update::Rejected {
+            return Vec::new();
+        }
+        // A bundle without a usable CA has one finding about all of them.
+        if is_denied && seen.outcomes.iter().all(|outcome| !outcome.passed()) {
+            return Vec::new();
+        }
+        let bundle = bundle::read(ca);
+        let probes = self.probes.iter().zip(&seen.outcomes);
+        let mut disagreements = Vec::new();
+        for (probe, outcome) in probes {
+            let Some(issuer) = &probe.plain_of else { continue };
+            let lines = bundle.entries.iter().filter(|entry| entry.certificate.der == issuer.as_ref());
+            let lines: Vec<_> = lines.map(|entry| entry.line).collect();
+            // One finding says that none of them is a CA.
+            let is_about = |finding: &&Finding| {
+                let names = lines.iter().any(|line| names_line(&finding.message, *line));
+                names || finding.message.contains("nor is any other certificate here")
+            };
+            let label = &probe.label;
+            if !outcome.passed() && findings.iter().all(|finding| !is_about(&finding)) {
+                disagreements
+                    .push(format!("trustspan reports nothing about a CA, and Envoy refuses its client {label}"));
+            }
+            let starts = |finding: &&Finding| {
+                lines.iter().any(|line| finding.message.starts_with(&format!("ca.crt line {line}: ")))
+            };
+            let denied = findings.iter().filter(|finding| finding.rule == "broken-path").find(starts);
+            // Where the order is not kept, the finding is about any of them.
+            let is_certain = judge_proxy().keeps_order();
+            if outcome.passed() && is_certain && denied.is_some_and(|finding| finding.severity == Severity::Deny) {
+                disagreements.push(format!("trustspan reports a broken path, and Envoy accepts the client {label}"));
+            }
+        }
+        disagreements
     }
 
     /// Whether the text has bytes beyond ASCII. trustspan's verdict is then the stricter one of x86-64 and arm64, and
@@ -279,7 +340,8 @@ impl Case {
                 (Ok(()), Outcome::Refused(why)) => {
                     result.disagreements.push(format!("client {label}: trustspan accepts it, Envoy refuses it: {why}"));
                 }
-                (Err(refused), Outcome::Passed(_)) if is_cautious(&refused) => {
+                // One order of several is refused.
+                (Err(refused), Outcome::Passed(_)) if is_cautious(&refused) || !judge_proxy().keeps_order() => {
                     result.cautious.push(refused.id());
                 }
                 (Err(refused), Outcome::Passed(_)) => {
@@ -347,6 +409,13 @@ impl Result {
             lacks_issuer: false,
         }
     }
+}
+
+/// Whether a message names a line of the text.
+fn names_line(message: &str, line: usize) -> bool {
+    let number = line.to_string();
+    let mut words = message.split(|c: char| !c.is_ascii_alphanumeric());
+    words.any(|word| word == number) && message.contains("line")
 }
 
 /// A text without line breaks, indentation and quotes.

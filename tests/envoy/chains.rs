@@ -69,7 +69,7 @@ pub(crate) fn case(number: usize) -> Result<Case> {
         }
         let chain: Vec<_> = above.iter().map(|at| &cas[*at].0).collect();
         let label = format!("of {at} with {above:?}");
-        probes.push(Probe { label, identity: leaf.shown_with(&chain)?, shows: None });
+        probes.push(Probe { label, identity: leaf.shown_with(&chain)?, shows: None, plain_of: None });
     }
     let ca = inside.iter().map(|at| cas[*at].0.pem()).collect::<String>().into_bytes();
     let content = Content::Trust { ca, crl: None };

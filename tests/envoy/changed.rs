@@ -47,7 +47,7 @@ pub(crate) fn case(number: usize) -> Result<Case> {
         }
     };
     let probe = |label: &str, leaf: &Identity, above: &[&Identity]| {
-        Ok(Probe { label: label.to_owned(), identity: leaf.shown_with(above)?, shows: None })
+        Ok(Probe { label: label.to_owned(), identity: leaf.shown_with(above)?, shows: None, plain_of: None })
     };
     let of_plain = plain.issue(Spec::leaf("plain"), keys.of(Kind::P256)?)?;
     let probes = [probe("leaf", &leaf, &[&sub]), probe("other", &other, &[]), probe("of plain", &of_plain, &[])];

@@ -82,7 +82,12 @@ pub(crate) fn case(number: usize) -> Result<Case> {
         let spec = Spec { alt_names, mail, ..Spec::leaf(subject) };
         let (issuer, above) = if seed.below(2) == 0 { (&root, vec![]) } else { (&sub, vec![&sub]) };
         let identity = issuer.issue(spec, key.clone())?.shown_with(&above)?;
-        probes.push(Probe { label: format!("{number} of {}", issuer.spec.subject), identity, shows: None });
+        probes.push(Probe {
+            label: format!("{number} of {}", issuer.spec.subject),
+            identity,
+            shows: None,
+            plain_of: None,
+        });
     }
     let ca = (plain.pem() + &root.pem()).into_bytes();
     let content = Content::Trust { ca, crl: None };

@@ -4,10 +4,10 @@ use jiff::Timestamp;
 use trustspan::trust::{
     Certificate,
     bundle::{self, Bundle},
-    chain::{Purpose, Refused, verify},
+    chain::{Purpose, Refused, Store},
 };
 
-use crate::case::Probe;
+use crate::case::{Probe, judge_proxy};
 
 /// trustspan's verdict on a client. `None` if the bundle or the lists are rejected.
 pub(crate) fn passes(
@@ -42,5 +42,6 @@ pub(crate) fn judged(
     let mut crls = bundle.crls.clone();
     crls.extend(lists.into_iter().flat_map(|lists| lists.crls));
     let chain = probe.identity.cert.iter().map(|der| Certificate::parse(der)).collect::<Result<Vec<_>, _>>().ok()?;
-    Some(verify(&anchors, checks.then_some(crls.as_slice()), &chain, purpose, now).map(|_| ()))
+    let store = Store::new(&anchors, checks.then_some(crls.as_slice())).of_proxy(judge_proxy());
+    Some(store.verify(&chain, purpose, now).map(|_| ()))
 }

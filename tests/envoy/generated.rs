@@ -35,6 +35,7 @@ fn authority(number: usize, seed: &mut Seed) -> Spec {
         1 => spec.dates = Dates::Future,
         2 => spec.basic = Basic::NotCa,
         3 => spec.basic = Basic::Absent,
+        13 => spec.dates = Dates::Brief,
         4 => spec.basic = Basic::PathLength(seed.below(2) as u8),
         5 => spec.usage = Usage::OnlySignature,
         6 => spec.usage = Usage::Absent,
@@ -180,18 +181,20 @@ pub(crate) fn case_of(name: &str, side: Side) -> Result<Case> {
                     label: format!("of {number}{how} ({kind:?}, {})", traits(&leaf.spec)),
                     identity: leaf.shown_with(&intermediates)?,
                     shows: shows.then(|| authority.der.clone()),
+                    plain_of: None,
                 });
             }
         }
     }
 
-    // Clients without a key identifier of their CA, which another CA with the same subject affects.
-    for (number, (authority, _)) in authorities.iter().enumerate() {
-        let is_shared = |other: &Identity| other.spec.subject == authority.spec.subject && other.der != authority.der;
-        if authorities.iter().any(|(other, _)| is_shared(other)) {
-            let spec = Spec { authority_key_id: false, ..Spec::leaf(format!("bare client {number}")) };
+    // Clients of each CA of the bundle that can be refused only for the bundle: with the key identifier of their CA, and without, so that another
+    // CA with the same subject affects them.
+    for (number, (authority, _)) in authorities.iter().enumerate().filter(|(number, _)| inside.contains(number)) {
+        for authority_key_id in [true, false].into_iter().filter(|with| !with || authority.spec.subject_key_id) {
+            let spec = Spec { authority_key_id, ..Spec::leaf(format!("plain client {number}")) };
             let identity = authority.issue(side.facing(spec), keys.of(Kind::P256)?)?.shown_with(&[])?;
-            probes.push(Probe { label: format!("of {number}{BARE}"), identity, shows: None });
+            let label = format!("of {number}{}", if authority_key_id { ", plain" } else { BARE });
+            probes.push(Probe { label, identity, shows: None, plain_of: Some(authority.der.clone()) });
         }
     }
 

@@ -86,6 +86,8 @@ fn main() -> ExitCode {
 }
 
 fn start() -> Result<Bench> {
+    let (major, minor) = testbed::envoy_version()?;
+    case::set_judge(trustspan::trust::Proxy::envoy(major, minor));
     let mut keys = Keys::shuffled(&mut Seed::of_run("bench"));
     let root = Identity::root(Spec::ca("bench"), keys.of(Kind::P256)?)?;
     let spec = Spec { san: Some("gateway.example".to_owned()), ..Spec::leaf("gateway") };

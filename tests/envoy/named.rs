@@ -27,7 +27,7 @@ pub(crate) fn cases() -> Result<Vec<Case>> {
         };
         let probe = |client: &Identity| -> Result<Probe> {
             let label = format!("{:?} of kind {:?}", client.spec.subject, client.key.kind);
-            Ok(Probe { label, identity: client.shown_with(&[])?, shows: shows(client) })
+            Ok(Probe { label, identity: client.shown_with(&[])?, shows: shows(client), plain_of: None })
         };
         let probes = clients.iter().map(probe).collect::<Result<_>>()?;
         let content = Content::Trust { ca: ca.clone().into_bytes(), crl: crl.clone().map(String::into_bytes) };

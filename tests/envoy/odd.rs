@@ -197,7 +197,7 @@ fn trust() -> Result<Vec<Case>> {
 
 fn case(name: &str, ca: String, clients: &[(&str, &Identity, Vec<&Identity>)]) -> Result<Case> {
     let probe = |(label, leaf, above): &(&str, &Identity, Vec<&Identity>)| {
-        Ok(Probe { label: (*label).to_owned(), identity: leaf.shown_with(above)?, shows: None })
+        Ok(Probe { label: (*label).to_owned(), identity: leaf.shown_with(above)?, shows: None, plain_of: None })
     };
     Ok(Case {
         name: name.to_owned(),

@@ -131,6 +131,8 @@ pub(crate) fn shuffle<T>(items: &mut [T], seed: &mut Seed) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dates {
     Valid,
+    /// Valid, and only until the end of this year.
+    Brief,
     Expired,
     Future,
 }
@@ -230,6 +232,7 @@ impl Spec {
         let year = i32::from(jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).year());
         let (from, to) = match self.dates {
             Dates::Valid => (year - 1, year + 9),
+            Dates::Brief => (year - 1, year + 1),
             Dates::Expired => (year - 5, year - 1),
             Dates::Future => (year + 1, year + 9),
         };

@@ -129,7 +129,7 @@ fn named() -> Result<Vec<Call>> {
             ca: root.pem().into_bytes(),
             crl: None,
             hosts: vec![host.to_owned()],
-            server: Probe { label: format!("{name} ({kind:?})"), identity, shows: None },
+            server: Probe { label: format!("{name} ({kind:?})"), identity, shows: None, plain_of: None },
         });
         Ok(())
     };

@@ -16,7 +16,7 @@ mod trials;
 #[path = "../bed/wait.rs"]
 mod wait;
 
-pub(crate) use envoy::{Content, Envoy, Gateway, PATIENCE};
+pub(crate) use envoy::{Content, Envoy, Gateway, PATIENCE, envoy_version};
 pub(crate) use process::Scratch;
 pub(crate) use seed::Seed;
 pub(crate) use trials::run as run_trials;

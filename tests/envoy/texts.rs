@@ -23,7 +23,7 @@ impl Family {
     /// A client that is accepted only if the CA was loaded.
     pub(crate) fn probe(&self) -> Probe {
         let label = format!("of {}", self.ca.spec.subject);
-        Probe { label, identity: Arc::clone(&self.client), shows: Some(self.ca.der.clone()) }
+        Probe { label, identity: Arc::clone(&self.client), shows: Some(self.ca.der.clone()), plain_of: None }
     }
 }
 

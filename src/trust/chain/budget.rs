@@ -86,7 +86,7 @@ impl Budget {
     }
 
     /// Whether too little is left for another chain.
-    pub(super) fn is_used_up(&self) -> bool {
+    pub(crate) fn is_used_up(&self) -> bool {
         self.paths == 0 || self.signatures + self.owned == 0 || self.check_issuer_steps().is_err()
     }
 

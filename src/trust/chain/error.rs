@@ -140,7 +140,7 @@ pub enum Refused {
         subject: String,
     },
     /// `X509_V_ERR_CERT_HAS_EXPIRED`; the last second is excluded (`X509_cmp_time_posix`).
-    #[error("{subject} expired at {at}; renew it, and put a renewed CA before the expired one")]
+    #[error("{subject} expired at {at}; renew it, and remove the expired one")]
     Expired {
         /// The certificate's subject.
         subject: String,
@@ -256,6 +256,20 @@ pub enum Refused {
 }
 
 impl Refused {
+    /// Whether the reason lies in the certificate with this subject, rather than in one below it.
+    pub(super) fn is_about(&self, certificate: &str) -> bool {
+        match self {
+            Self::Signature { issuer, .. }
+            | Self::NameConstraints { issuer, .. }
+            | Self::UnsupportedConstraint { subject: _, issuer } => issuer == certificate,
+            Self::Expired { subject, .. }
+            | Self::NotYetValid { subject, .. }
+            | Self::InvalidExtension { subject }
+            | Self::Policy { subject } => subject == certificate,
+            _ => false,
+        }
+    }
+
     /// How much the reason helps to fix the chain; of several reasons the highest is reported.
     pub fn rank(&self) -> u8 {
         match self {

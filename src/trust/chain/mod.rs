@@ -23,6 +23,7 @@ mod error;
 mod extension_syntax;
 mod general_name;
 mod hosts;
+mod issuing;
 mod name;
 mod parsed_cert;
 mod path;
@@ -39,8 +40,8 @@ use std::sync::OnceLock;
 
 use jiff::Timestamp;
 
-use super::Certificate;
 use super::limits::MAX_PATHS;
+use super::{Certificate, Proxy};
 use name::Name;
 use parsed_cert::ParsedCert;
 use path::{Choices, Path};
@@ -51,6 +52,7 @@ pub(crate) use bundle_diff::{Effect, Update};
 pub use crl::Crl;
 pub use error::{Accepted, Refused};
 pub(crate) use hosts::HostNames;
+pub(crate) use issuing::{Blocked, LeafShape};
 pub(crate) use validity_horizon::dates_after;
 pub use validity_horizon::{Break, horizon};
 
@@ -92,6 +94,7 @@ pub struct Store<'a> {
     crls: HashMap<&'a Name, Vec<&'a Crl>>,
     /// The number of distinct certificates and lists, which BoringSSL keeps in one store.
     objects: usize,
+    keeps_order: bool,
     checks_crls: bool,
     subjects: usize,
 }
@@ -177,6 +180,7 @@ impl<'a> Store<'a> {
             by_subject: HashMap::new(),
             crls: HashMap::new(),
             objects: 0,
+            keeps_order: true,
             checks_crls: crls.is_some(),
             subjects: 0,
         };
@@ -203,6 +207,11 @@ impl<'a> Store<'a> {
         }
         store.objects = store.anchors.len() + lists;
         store
+    }
+
+    /// The same as a proxy orders it; without this the order is that of the newest proxies ([`Proxy::keeps_order`]).
+    pub fn of_proxy(self, proxy: Proxy) -> Self {
+        Self { keeps_order: proxy.keeps_order(), ..self }
     }
 
     /// Whether a chain, leaf first, is accepted at an instant.
@@ -304,7 +313,7 @@ impl<'a> Store<'a> {
     }
 
     fn is_ordered(&self) -> bool {
-        self.objects < UNORDERED
+        self.keeps_order && self.objects < UNORDERED
     }
 
     /// The verdict on the path, or on all paths that BoringSSL could take.

@@ -123,6 +123,38 @@ impl<'a> ParsedCert<'a> {
         Some(parsed)
     }
 
+    /// The fields of a certificate that a CA issues, with this authority key identifier, and without extensions that limit it.
+    pub(super) fn issued_by(
+        ca: &ParsedCert<'_>,
+        certificate: &'a Certificate,
+        key_id: Option<&'a [u8]>,
+    ) -> Option<Self> {
+        let authority = |key_id: &'a [u8]| AuthorityKeyId { key_id: Some(key_id.into()), issuer: None, serial: None };
+        let parsed = Self {
+            certificate,
+            signed: Signed { body: &[], is_consistent: true, algorithm: &[], signature: &[] },
+            serial: &[],
+            subject: Name::read(&certificate.subject_der)?,
+            issuer: ca.subject.clone(),
+            is_v1: false,
+            ca: None,
+            path_length: None,
+            usage: None,
+            extended_usage: None,
+            subject_key_id: None,
+            authority: key_id.map(authority),
+            has_unknown_critical: false,
+            alt_names: None,
+            constraints: None,
+            has_policy_constraints: false,
+            has_malformed_policies: false,
+            attributes: OnceLock::new(),
+            key_digest: OnceLock::new(),
+        };
+        // The name of a CA that has none fits its own certificates.
+        (parsed.subject != parsed.issuer).then_some(parsed)
+    }
+
     /// SHA-256 over its SubjectPublicKeyInfo.
     pub(super) fn key_digest(&self) -> &[u8; 32] {
         self.key_digest.get_or_init(|| sha256(&self.certificate.public_key))

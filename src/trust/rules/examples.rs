@@ -3,7 +3,9 @@
 use rcgen::date_time_ymd;
 
 use super::RULES;
-use crate::trust::fixtures::{Leaf, block, ca, ca_with, ca_with_rsa_bits, ca_without_key_id, now, secret, signed_with};
+use crate::trust::fixtures::{
+    Leaf, block, ca, ca_between, ca_with, ca_with_rsa_bits, ca_without_key_id, now, secret, signed_with,
+};
 use crate::trust::{GatewayUse, SecretUsage, judge};
 
 type Data = Vec<(&'static str, String)>;
@@ -31,6 +33,10 @@ fn data(rule: &str) -> Data {
             bundle(old.pem() + &old.renewed(2029, 2040).pem())
         }
         "same-subject-ambiguity" => bundle(ca_without_key_id("root").pem() + &ca_without_key_id("root").pem()),
+        "broken-path" => {
+            let old = ca_between("root", 2020, 2025);
+            bundle(old.intermediate("issuing", |_| {}).pem() + &old.pem())
+        }
         "superseded" => bundle(root.renewed(2029, 2041).pem() + &root.pem()),
         "expiring" => bundle(ca_with("root", |params| params.not_after = date_time_ymd(2030, 1, 20)).pem()),
         "duplicate" => bundle(root.pem() + &ca("other").pem() + &root.pem()),

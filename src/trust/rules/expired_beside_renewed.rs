@@ -6,19 +6,20 @@ use jiff::Timestamp;
 
 use super::{Observation, Rule, Severity};
 use crate::trust::bundle::BundleEntry;
-use crate::trust::duplicate_subjects::SameSubject;
+use crate::trust::duplicate_subjects::{Order, SameSubject};
 use crate::trust::name::brief;
 use crate::trust::parsed_secret::Text;
 use crate::trust::rule_context::RuleContext;
 
-/// Measured: BoringSSL takes the first CA that fits by subject and key identifier, and checks its dates only then. With the expired
-/// CA first, every client of its renewal is refused; with the renewal first, they are accepted.
+/// Measured: BoringSSL takes one CA that fits by subject and key identifier, and checks its dates only then. Envoy 1.38 and newer take the
+/// first: with the expired CA first, every client of its renewal is refused; with the renewal first, they are accepted. Envoy 1.37 takes
+/// the last of two ([`crate::trust::Proxy::keeps_order`]).
 pub(super) const RULE: Rule = Rule {
     id: "expired-beside-renewed",
     severity: Severity::Deny,
-    summary: "a CA that is not valid, before a valid one with the same subject; if this only lies ahead, it warns",
-    remedy: "put the renewed CA first and remove the old one; put a CA that is not valid yet after the current one",
-    source: "Envoy, measured: BoringSSL chooses by subject and key identifier, and checks dates later",
+    summary: "a CA that is not valid, before a valid one with the same subject; ahead of time, and for old proxies only, it warns",
+    remedy: "remove the CA that is not valid; where every proxy is Envoy 1.38 or newer, it may follow the valid one",
+    source: "Envoy 1.37 to 1.40, measured: BoringSSL chooses by subject and key identifier, and checks dates later",
     example: "ca.crt line 1: CN=root expired at 2029-06-01T00:00:00Z, and line 11 has the same subject. expected the valid CA \
               first: the proxy takes the first, and refuses every client of the other; put line 11 first, or remove line 1",
     warns_ahead: true,
@@ -30,13 +31,16 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     let (pairs, now) = (context.same_subjects(), context.now);
     // BoringSSL takes a valid CA with the same key that precedes both.
     let mut guarded: HashMap<usize, usize> = HashMap::new();
-    for pair in pairs.iter().filter(|pair| !pair.any_order && pair.first_replaces_second() && is_valid(pair.first, now))
+    for pair in pairs
+        .iter()
+        .filter(|pair| pair.order == Order::Kept && pair.first_replaces_second() && is_valid(pair.first, now))
     {
         let line = guarded.entry(pair.second.line).or_insert(pair.first.line);
         *line = pair.first.line.min(*line);
     }
-    let is_guarded =
-        |pair: &SameSubject<'_>| guarded.get(&pair.second.line).is_some_and(|line| *line < pair.first.line);
+    let is_guarded = |pair: &SameSubject<'_>| {
+        pair.order != Order::Reversed && guarded.get(&pair.second.line).is_some_and(|line| *line < pair.first.line)
+    };
     let may_hide = |pair: &&SameSubject<'_>| pair.has_one_key() || !pair.have_different_key_ids();
     // A CA that may not sign has no clients to lose.
     let pairs = pairs.iter().filter(|pair| pair.second.certificate.may_sign && !is_guarded(pair)).filter(may_hide);
@@ -59,12 +63,14 @@ fn observe(ca: &Text, pair: &SameSubject<'_>, now: Timestamp) -> Option<Observat
         format!("is not valid before {}", first.not_before)
     };
     let (line, other) = (pair.first.line, pair.second.line);
-    let (expected, remedy) = if pair.any_order {
-        let expected = "only the valid CA: from 24 entries on the proxy may take either";
-        (expected, format!("remove line {line}"))
-    } else {
-        let expected = "the valid CA first: the proxy takes the first";
-        (expected, format!("put line {other} first, or remove line {line}"))
+    let (expected, remedy) = match pair.order {
+        Order::Kept => {
+            ("the valid CA first: the proxy takes the first", format!("put line {other} first, or remove line {line}"))
+        }
+        Order::Any => {
+            ("only the valid CA: from 24 entries on the proxy may take either", format!("remove line {line}"))
+        }
+        Order::Reversed => ("only the valid CA: Envoy before 1.38 may take either", format!("remove line {line}")),
     };
     let message = format!(
         "{} line {line}: {} {state}, and line {other} has the same subject. expected {expected}, and refuses every client of the \
@@ -72,16 +78,16 @@ fn observe(ca: &Text, pair: &SameSubject<'_>, now: Timestamp) -> Option<Observat
         ca.key,
         brief(&first.subject),
     );
-    Some(Observation::new(ca.field(), pair.identity(), message))
+    Some(Observation::new(ca.field(), pair.identity(), message).only_warns(pair.order == Order::Reversed))
 }
 
 #[cfg(test)]
 mod tests {
     use crate::trust::Severity;
-    use crate::trust::fixtures::{ca, ca_between, findings, secret};
+    use crate::trust::fixtures::{ca, ca_between, findings, findings_in_order, secret};
 
     fn found(text: &str) -> Vec<(Severity, String)> {
-        let found = findings(&secret(&[("ca.crt", text)])).into_iter().filter(|f| f.rule == super::RULE.id);
+        let found = findings_in_order(&secret(&[("ca.crt", text)])).into_iter().filter(|f| f.rule == super::RULE.id);
         found.map(|f| (f.severity, f.message)).collect()
     }
 
@@ -89,6 +95,16 @@ mod tests {
     fn accepts_the_renewal_first() {
         let old = ca_between("root", 2020, 2025);
         assert_eq!(found(&format!("{}{}", old.renewed(2024, 2040).pem(), old.pem())), []);
+    }
+
+    /// Measured: Envoy 1.37 takes the last of two, and later ones the first.
+    #[test]
+    fn warns_of_the_renewal_first_where_a_proxy_before_1_38_may_read_it() {
+        let old = ca_between("root", 2020, 2025);
+        let found = findings(&secret(&[("ca.crt", &(old.renewed(2024, 2040).pem() + &old.pem()))]));
+        let found: Vec<_> = found.iter().filter(|f| f.rule == super::RULE.id).collect();
+        assert_eq!(found.iter().map(|f| f.severity).collect::<Vec<_>>(), [Severity::Warn]);
+        assert!(found[0].message.contains("Envoy before 1.38 may take either"), "{}", found[0].message);
     }
 
     #[test]

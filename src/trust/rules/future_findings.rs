@@ -8,12 +8,14 @@ use jiff::Timestamp;
 
 use super::{JudgedSecret, RuleContext, Severity};
 use crate::trust::chain::dates_after;
+use crate::trust::duplicate_subjects::Order;
 use crate::trust::limits::{SECRET_DATES, SECRET_STEPS};
 
 /// The dates to judge at, the earliest first. Hostile bundles of thousands of CAs get fewer.
 pub(super) fn dates(context: &RuleContext<'_>) -> Vec<Timestamp> {
     let Some(ca) = context.loaded_ca() else { return Vec::new() };
-    let steps = ca.bundle.entries.len() + context.same_subjects().len();
+    let pairs = context.same_subjects().into_iter().filter(|pair| pair.order != Order::Reversed).count();
+    let steps = ca.bundle.entries.len() + pairs;
     let dates = dates_after(ca.bundle.entries.iter().map(|entry| &entry.certificate), context.now);
     dates.into_iter().take(SECRET_DATES.min(SECRET_STEPS / steps.max(1))).collect()
 }

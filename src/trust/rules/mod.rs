@@ -1,6 +1,7 @@
 //! The table of rules. A rule is a file here and a line in [`RULES`].
 
 mod both_key_styles;
+mod broken_path;
 mod cacert_sibling_wins;
 mod chain_order;
 mod crl_expired;
@@ -46,6 +47,7 @@ pub const RULES: &[Rule] = &[
     not_yet_valid::RULE,
     expired_beside_renewed::RULE,
     same_subject_ambiguity::RULE,
+    broken_path::RULE,
     superseded::RULE,
     expiring::RULE,
     duplicate::RULE,

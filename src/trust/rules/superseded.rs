@@ -1,6 +1,7 @@
 //! `superseded`: an older certificate of a CA that has been renewed.
 
 use super::{Observation, Rule, Severity};
+use crate::trust::duplicate_subjects::{Order, SameSubject};
 use crate::trust::name::brief;
 use crate::trust::rule_context::RuleContext;
 
@@ -21,12 +22,13 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     let older = context.same_subjects().into_iter().filter(|pair| {
         let (newer, older) = (&pair.first.certificate, &pair.second.certificate);
         // Rule `expired` reports a CA that has expired.
-        pair.has_one_key()
+        pair.order != Order::Reversed
+            && pair.has_one_key()
             && newer.is_valid_at(context.now)
             && older.not_after < newer.not_after
             && !older.is_expired(context.now)
     });
-    let observe = |pair: crate::trust::duplicate_subjects::SameSubject<'_>| {
+    let observe = |pair: SameSubject<'_>| {
         let message = format!(
             "{} line {}: {} is renewed on line {} with the same key. expected the renewal only; remove this one",
             ca.key,

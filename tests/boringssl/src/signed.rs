@@ -105,7 +105,7 @@ pub(crate) fn case(number: usize) -> Result<Case> {
         ("with another signature".to_owned(), &damaged, vec![]),
     ];
     let probe = |(label, leaf, above): (String, &Identity, Vec<&Identity>)| {
-        Ok(Probe { label, identity: leaf.shown_with(&above)?, shows: None })
+        Ok(Probe { label, identity: leaf.shown_with(&above)?, shows: None, plain_of: None })
     };
     let mut description = format!("a CA with {}", signer.kind);
     let crl = match seed.below(2) {

@@ -1,0 +1,180 @@
+//! `broken-path`: a valid CA whose clients are refused because of another certificate of the bundle.
+
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+
+use super::{Observation, Rule, Severity};
+use crate::trust::Certificate;
+use crate::trust::bundle::BundleEntry;
+use crate::trust::chain::{Blocked, Budget, LeafShape, Refused, Store};
+use crate::trust::name::brief;
+use crate::trust::rule_context::RuleContext;
+
+/// Envoy trusts each certificate of a bundle (`X509_V_FLAG_PARTIAL_CHAIN`), but BoringSSL builds a path up to the top of the bundle, and
+/// checks all of it: envoyproxy/envoy#18510, measured.
+pub(super) const RULE: Rule = Rule {
+    id: "broken-path",
+    severity: Severity::Deny,
+    summary: "a valid CA whose clients are refused for a CA above it in the bundle; if this only lies ahead, it warns",
+    remedy: "remove the CA above that is not valid; give CAs with one subject their own key identifiers or subjects",
+    source: "Envoy, measured: BoringSSL builds each path to the top of the bundle, and checks all of it",
+    example: "ca.crt line 1: CN=issuing is valid, and its clients are refused: their path goes on to line 12, CN=root, which expired at \
+              2025-01-01T00:00:00Z. expected a path that is valid up to its end; remove line 12",
+    warns_ahead: true,
+    check,
+};
+
+fn check(context: &RuleContext<'_>) -> Vec<Observation> {
+    let Some(ca) = context.loaded_ca() else { return Vec::new() };
+    // Of repeated certificates the first counts.
+    let mut lines: HashMap<&str, usize> = HashMap::new();
+    for BundleEntry { line, certificate } in &ca.bundle.entries {
+        lines.entry(certificate.fingerprint.as_str()).or_insert(*line);
+    }
+    let store = || Store::new(ca.bundle.entries.iter().map(|entry| &entry.certificate), None);
+    let newest = store();
+    // The order matters only for CAs with one subject.
+    let has_older = !context.usage.oldest_proxy.keeps_order() && !context.same_subjects().is_empty();
+    let oldest = has_older.then(|| store().of_proxy(context.usage.oldest_proxy));
+    let (mut budget, mut seen) = (Budget::default(), Vec::new());
+    for entry in &ca.bundle.entries {
+        let issuing = &entry.certificate;
+        let is_first = lines.get(issuing.fingerprint.as_str()) == Some(&entry.line);
+        if !is_first || !issuing.may_sign || !issuing.is_valid_at(context.now) || budget.is_used_up() {
+            continue;
+        }
+        let mut blocked_by = |store| broken(store, issuing, context.now, &mut budget);
+        let certain = blocked_by(&newest);
+        let Some((blocked, all)) = certain.clone().or_else(|| blocked_by(oldest.as_ref()?)) else { continue };
+        let line = lines.get(blocked.by.fingerprint.as_str()).copied().unwrap_or_default();
+        let which = if all { "" } else { " without authority key identifier" };
+        let how = if certain.is_some() { "are refused" } else { "may be refused by Envoy before 1.38" };
+        let message = format!(
+            "{} line {}: {} is valid, and its clients{which} {how}: their path goes on to line {line}, {}, {}. expected a path that is \
+             valid up to its end; {}",
+            ca.key,
+            entry.line,
+            brief(&issuing.subject),
+            brief(&blocked.by.subject),
+            state(&blocked),
+            remedy(&blocked, line),
+        );
+        let only_warns = certain.is_none() || !all;
+        seen.push(Observation::new(ca.field(), issuing.fingerprint.as_str(), message).only_warns(only_warns));
+    }
+    seen
+}
+
+/// Why a CA's clients are refused, and whether all of them are: otherwise those without an authority key identifier.
+fn broken<'s>(
+    store: &'s Store<'s>,
+    issuing: &'s Certificate,
+    now: Timestamp,
+    budget: &mut Budget,
+) -> Option<(Blocked<'s>, bool)> {
+    let mut blocked = |shape| store.blocked(issuing, shape, now, budget);
+    let shapes = [LeafShape::WithKeyId, LeafShape::WithoutKeyId].map(&mut blocked);
+    // Other rules report CAs with the subject of this one.
+    let [with, without] = shapes.map(|blocked| blocked.filter(|blocked| !blocked.has_its_subject));
+    let all = without.is_some() && (with.is_some() || issuing.subject_key_id.is_none());
+    Some((with.or(without)?, all))
+}
+
+/// Why the path fails at the certificate.
+fn state(blocked: &Blocked<'_>) -> String {
+    let by: &Certificate = blocked.by;
+    match blocked.refused {
+        Refused::Expired { .. } => format!("which expired at {}", by.not_after),
+        Refused::NotYetValid { .. } => format!("which is not valid before {}", by.not_before),
+        Refused::Signature { .. } => "which has the name of its issuer and another key".to_owned(),
+        Refused::SignatureAlgorithm { .. } => "whose key does not verify its signature".to_owned(),
+        Refused::NameConstraints { .. } | Refused::UnsupportedConstraint { .. } => {
+            "whose name constraints do not permit it".to_owned()
+        }
+        _ => "which the proxy does not accept there".to_owned(),
+    }
+}
+
+fn remedy(blocked: &Blocked<'_>, line: usize) -> String {
+    match blocked.refused {
+        Refused::Expired { .. } => format!("remove line {line}"),
+        Refused::NotYetValid { .. } => format!("remove line {line} until then"),
+        Refused::Signature { .. } | Refused::SignatureAlgorithm { .. } => {
+            format!("put the CA that signed it before line {line}, or give the CA on line {line} another subject")
+        }
+        _ => format!("remove line {line}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::trust::Severity;
+    use crate::trust::fixtures::{Authority, ca, ca_between, ca_without_key_id, findings, findings_in_order, secret};
+
+    fn found(cas: &[&str]) -> Vec<(Severity, String)> {
+        let found =
+            findings_in_order(&secret(&[("ca.crt", &cas.concat())])).into_iter().filter(|f| f.rule == super::RULE.id);
+        found.map(|f| (f.severity, f.message)).collect()
+    }
+
+    fn severities(cas: &[&str]) -> Vec<Severity> {
+        found(cas).into_iter().map(|(severity, _)| severity).collect()
+    }
+
+    fn issuing(root: &Authority) -> String {
+        root.intermediate("issuing", |params| params.use_authority_key_identifier_extension = true).pem()
+    }
+
+    #[test]
+    fn accepts_an_intermediate_alone_and_below_a_valid_root() {
+        let (root, expired) = (ca("root"), ca_between("old", 2020, 2025));
+        for cas in [vec![issuing(&root)], vec![issuing(&root), root.pem()], vec![issuing(&expired)]] {
+            assert_eq!(severities(&cas.iter().map(String::as_str).collect::<Vec<_>>()), []);
+        }
+    }
+
+    #[test]
+    fn rejects_an_intermediate_below_a_root_that_is_not_valid() {
+        for root in [ca_between("root", 2020, 2025), ca_between("root", 2031, 2040)] {
+            for cas in [[issuing(&root), root.pem()], [root.pem(), issuing(&root)]] {
+                let found = found(&[&cas[0], &cas[1]]);
+                assert_eq!(found.iter().map(|f| f.0).collect::<Vec<_>>(), [Severity::Deny]);
+                assert!(found[0].1.contains("CN=root") && found[0].1.contains("remove line"), "{}", found[0].1);
+            }
+        }
+    }
+
+    #[test]
+    fn rejects_a_cross_signed_ca_below_an_expired_issuer() {
+        let (issuer, own) = (ca_between("issuer", 2020, 2025), ca("own"));
+        let cross = issuer.cross(&own);
+        assert_eq!(severities(&[&cross, &issuer.pem()]), [Severity::Deny]);
+        assert_eq!(
+            severities(&[&cross, &issuer.pem(), &own.pem()]),
+            [Severity::Deny; 2],
+            "its own certificate comes last"
+        );
+        let first = [own.pem(), cross, issuer.pem()];
+        assert_eq!(severities(&first.each_ref().map(String::as_str)), [], "its own certificate comes first");
+        let found = findings(&secret(&[("ca.crt", &first.concat())])).into_iter().filter(|f| f.rule == super::RULE.id);
+        let found: Vec<_> = found.map(|f| (f.severity, f.message.contains("Envoy before 1.38"))).collect();
+        assert_eq!(found, [(Severity::Warn, true); 2], "another proxy may take the other");
+    }
+
+    #[test]
+    fn rejects_an_intermediate_next_to_another_root_of_its_issuers_name() {
+        let (root, other) = (ca("root"), ca_without_key_id("root"));
+        assert_eq!(severities(&[&issuing(&root), &other.pem()]), [Severity::Deny]);
+        assert_eq!(severities(&[&issuing(&root), &ca("root").pem()]), [], "the key identifiers differ");
+        assert_eq!(severities(&[&issuing(&root), &root.pem(), &other.pem()]), [], "its own root comes first");
+    }
+
+    #[test]
+    fn warns_of_a_root_that_ends_before_its_intermediate() {
+        let root = ca_between("root", 2020, 2033);
+        let found = found(&[&issuing(&root), &root.pem()]);
+        assert_eq!(found.iter().map(|f| f.0).collect::<Vec<_>>(), [Severity::Warn]);
+        assert!(found[0].1.starts_with("from 2033-01-01T00:00:00Z on: "), "{}", found[0].1);
+    }
+}
