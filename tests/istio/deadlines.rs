@@ -11,7 +11,7 @@ use crate::{
     issuer::ROOT,
     issuers::{INTERMEDIATE, intermediate_for},
     objects,
-    run::{FOLLOWED, phase},
+    run::FOLLOWED,
     testbed::{Cluster, SOON, wait_for},
     world::{FEW, Layout, World},
 };
@@ -100,8 +100,7 @@ fn replace(world: &World<'_>, ca: &str, end: Timestamp) -> Result<()> {
 /// Waits until the old CA has ended and clients have connected since. `read` gets each status until then.
 fn outlive(world: &World<'_>, end: Timestamp, mut read: impl FnMut(&Value)) -> Result<()> {
     wait_for("the old CA to end", LIFE, || {
-        let status = world.operator.status()?;
-        world.step(phase(&status))?;
+        let status = world.observe()?;
         read(&status);
         Ok(Timestamp::now() > end)
     })?;

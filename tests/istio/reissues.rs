@@ -14,7 +14,7 @@ use crate::{
     issuers::{by_certificate, external_for},
     objects,
     requests::Requests,
-    run::{BLOCKED, finish, is_full, needed_action, phase, summary, wait_status},
+    run::{BLOCKED, finish, is_full, needed_action, summary, wait_status},
     testbed::{Cluster, SOON, wait_for, wait_for_value},
     world::{FEW, Layout, World},
 };
@@ -137,8 +137,7 @@ fn count_requests(world: &World<'_>, certificates: &[&str]) -> Result<Arc<Reques
 fn few_requests(world: &World<'_>, requests: &Requests, certificates: &[&str], words: &[&str]) -> Result<()> {
     let (began, mut reason) = (Instant::now(), None);
     wait_for("the requests to be counted", counted() + SOON, || {
-        let status = world.operator.status()?;
-        world.step(phase(&status))?;
+        let status = world.observe()?;
         reason = reason.take().or_else(|| needed_action(&status, words));
         Ok(began.elapsed() >= counted())
     })?;

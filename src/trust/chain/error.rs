@@ -261,7 +261,7 @@ impl Refused {
         match self {
             Self::Signature { issuer, .. }
             | Self::NameConstraints { issuer, .. }
-            | Self::UnsupportedConstraint { subject: _, issuer } => issuer == certificate,
+            | Self::UnsupportedConstraint { issuer, .. } => issuer == certificate,
             Self::Expired { subject, .. }
             | Self::NotYetValid { subject, .. }
             | Self::InvalidExtension { subject }

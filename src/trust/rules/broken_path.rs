@@ -98,7 +98,6 @@ fn state(blocked: &Blocked<'_>) -> String {
 
 fn remedy(blocked: &Blocked<'_>, line: usize) -> String {
     match blocked.refused {
-        Refused::Expired { .. } => format!("remove line {line}"),
         Refused::NotYetValid { .. } => format!("remove line {line} until then"),
         Refused::Signature { .. } | Refused::SignatureAlgorithm { .. } => {
             format!("put the CA that signed it before line {line}, or give the CA on line {line} another subject")

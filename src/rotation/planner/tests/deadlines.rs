@@ -37,6 +37,17 @@ fn paused(old: &Authority, new: &Authority) -> Scene {
     scene
 }
 
+/// The same, after the Issuer's Secret has got the new CA.
+fn promoted(old: &Authority, new: &Authority) -> Scene {
+    let mut scene = paused(old, new);
+    scene.entry.spec.paused = false;
+    let plan = scene.reconcile();
+    assert_eq!(plan.steps, [Step::PromoteIssuer]);
+    scene.take(&plan);
+    scene.entry.spec.paused = true;
+    scene
+}
+
 #[test]
 fn a_pause_blocks_until_the_old_ca_is_about_to_expire() {
     let ((old, end), new) = (ending(), ca("new"));
@@ -109,12 +120,7 @@ fn a_gateway_with_an_earlier_bundle_blocks_until_the_ca_of_its_clients_is_about_
 #[test]
 fn a_client_gets_a_certificate_of_the_present_issuer_before_its_ca_expires_although_a_newer_ca_waits() {
     let ((old, end), next, newest) = (ending(), ca("new"), ca("newest"));
-    let mut scene = paused(&old, &next);
-    scene.entry.spec.paused = false;
-    let plan = scene.reconcile();
-    assert_eq!(plan.steps, [Step::PromoteIssuer]);
-    scene.take(&plan);
-    scene.entry.spec.paused = true;
+    let mut scene = promoted(&old, &next);
     scene.ca = source(&newest);
     let plan = scene.reconcile();
     scene.take(&plan);
@@ -133,12 +139,7 @@ fn a_client_gets_a_certificate_of_the_present_issuer_before_its_ca_expires_altho
 #[test]
 fn an_unknown_certificate_is_reissued_before_the_first_ca_expires_despite_a_pause() {
     let ((old, end), new) = (ending(), ca("new"));
-    let mut scene = paused(&old, &new);
-    scene.entry.spec.paused = false;
-    let plan = scene.reconcile();
-    assert_eq!(plan.steps, [Step::PromoteIssuer]);
-    scene.take(&plan);
-    scene.entry.spec.paused = true;
+    let mut scene = promoted(&old, &new);
     let plan_at = |scene: &mut Scene, now: Timestamp| {
         scene.now = now;
         let plan = scene.plan_with(vec![unknown(end + HOUR)]);
