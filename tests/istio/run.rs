@@ -46,7 +46,12 @@ pub(crate) fn is_full() -> bool {
 
 /// The head of the table of results.
 pub(crate) fn head() -> String {
-    format!("{:36} {:>7} {} | by host | how it ended", "scenario", "seconds", AgentMetrics::head())
+    format!(
+        "{:36} {:>7} {} | by host | RotationReady before | how it ended",
+        "scenario",
+        "seconds",
+        AgentMetrics::head()
+    )
 }
 
 /// Runs a scenario in a separate namespace. Also returns its line of the table. With a control binary, failures are
@@ -73,7 +78,8 @@ fn perform_in(ns: &str, scenario: &Scenario, cluster: &Cluster, istiod: &Istiod,
     let log = log.join(format!("{}.log", scenario.name));
     let file = File::create(&log).with_context(|| log.display().to_string())?;
     let mut world = World::new(cluster, istiod, ns, scenario)?;
-    let end = play(scenario, &mut world, file);
+    let mut before = String::new();
+    let end = play(scenario, &mut world, file, &mut before);
     let finished = world.finish();
     let outcome = match &end {
         Ok(End::Steady) => "Steady".to_owned(),
@@ -94,7 +100,7 @@ fn perform_in(ns: &str, scenario: &Scenario, cluster: &Cluster, istiod: &Istiod,
     }
     let hosts: Vec<_> = tally.hosts.iter().map(|(host, count)| format!("{count} at {host}")).collect();
     let hosts = hosts.join(", ");
-    *line = format!("{tally} | {hosts} | {outcome}");
+    *line = format!("{tally} | {hosts} | {before} | {outcome}");
     end?;
     finished?;
     ensure!(failures.is_empty(), "expected no failed handshake, saw {hosts}; the rotation: {outcome}");
@@ -105,7 +111,8 @@ fn perform_in(ns: &str, scenario: &Scenario, cluster: &Cluster, istiod: &Istiod,
     }
 }
 
-fn play(scenario: &Scenario, world: &mut World<'_>, log: File) -> Result<End> {
+/// `before` gets what condition RotationReady says before the CA changes.
+fn play(scenario: &Scenario, world: &mut World<'_>, log: File, before: &mut String) -> Result<End> {
     let applied = (scenario.apply)(world);
     if let Expected::Denied(words) = scenario.expected {
         let Err(error) = applied else { bail!("expected a denial, saw the object applied") };
@@ -116,6 +123,7 @@ fn play(scenario: &Scenario, world: &mut World<'_>, log: File) -> Result<End> {
     applied?;
     world.start_traffic(scenario, log)?;
     world.wait_handshakes(100)?;
+    *before = forecast(&world.operator.status()?);
     if let Expected::Otherwise(rotate) = scenario.expected {
         rotate(world)?;
         return Ok(End::Steady);
@@ -203,6 +211,13 @@ pub(crate) fn wait_status<T>(world: &World<'_>, what: &str, mut found: impl FnMu
 /// A condition in a status.
 pub(crate) fn condition<'s>(status: &'s Value, type_: &str) -> Option<&'s Value> {
     status["conditions"].as_array()?.iter().find(|condition| condition["type"] == type_)
+}
+
+/// Status, reason and message of condition RotationReady, on one line.
+fn forecast(status: &Value) -> String {
+    let ready = condition(status, "RotationReady");
+    let field = |name: &str| ready.and_then(|ready| ready[name].as_str()).unwrap_or_default();
+    format!("{} {}: {}", field("status"), field("reason"), field("message").replace('\n', " "))
 }
 
 /// The phase in a status.
