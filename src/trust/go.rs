@@ -72,7 +72,7 @@ pub(super) fn read_chain(text: &[u8]) -> Bundle {
 pub(super) fn public_key(pem: &[u8]) -> Result<Vec<u8>, KeyError> {
     let (blocks, _) = blocks(pem);
     let block = blocks.into_iter().find(|block| block.label == "PRIVATE KEY" || block.label.ends_with(" PRIVATE KEY"));
-    let block = block.ok_or(KeyError::Missing)?;
+    let block = block.ok_or_else(|| KeyError::missing(pem))?;
     let line = block.line;
     if block.is_encrypted || block.label == "ENCRYPTED PRIVATE KEY" {
         return Err(KeyError::Encrypted { line });

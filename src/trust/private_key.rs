@@ -4,6 +4,7 @@ use rustls::SignatureAlgorithm;
 use rustls::crypto::aws_lc_rs::sign::{any_ecdsa_type, any_supported_type};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer};
 
+use super::Resemblance;
 use super::der::{CONSTRUCTED, CONTEXT, Cbs, INTEGER, OCTET_STRING, SEQUENCE};
 use super::limits::PRIVATE_KEY;
 use super::pem::{self, Block, Blocks, Rejection};
@@ -13,8 +14,8 @@ use super::pem::{self, Block, Blocks, Rejection};
 #[non_exhaustive]
 pub enum KeyError {
     /// The text has no private key block.
-    #[error("no PRIVATE KEY block found")]
-    Missing,
+    #[error("no PRIVATE KEY block found{}", .0.map(|resemblance| format!(": {resemblance}")).unwrap_or_default())]
+    Missing(Option<Resemblance>),
     /// The PEM is broken before the end of the first private key.
     #[error("{0}")]
     Pem(Rejection),
@@ -32,6 +33,13 @@ pub enum KeyError {
         /// Its PEM label.
         label: String,
     },
+}
+
+impl KeyError {
+    /// The error for a text that has no private key block.
+    pub(super) fn missing(text: &[u8]) -> Self {
+        Self::Missing(Resemblance::of_key(text))
+    }
 }
 
 /// The SubjectPublicKeyInfo (DER) of the first private key in a PEM text.
@@ -57,7 +65,7 @@ pub fn public_key(pem: &[u8]) -> Result<Vec<u8>, KeyError> {
             _ => {}
         }
     }
-    Err(KeyError::Missing)
+    Err(KeyError::missing(pem))
 }
 
 /// Whether a label names a private key of any type.
@@ -237,8 +245,7 @@ mod tests {
         for text in [block("PRIVATE KEY", b"key"), key.replace("KEY-----\nM", "KEY-----\nComment: x\n\nM")] {
             assert!(matches!(public_key(text.as_bytes()), Err(KeyError::Unsupported { line: 1, .. })), "{text}");
         }
-        assert_eq!(public_key(b""), Err(KeyError::Missing));
-        assert_eq!(public_key(block("OPENSSH PRIVATE KEY", b"key").as_bytes()), Err(KeyError::Missing));
+        assert_eq!(public_key(b""), Err(KeyError::Missing(None)));
     }
 
     proptest! {

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::duplicate_subjects::{self, Pairs, SameSubject};
 use super::parsed_secret::{Pair, ParsedSecret, Text};
 use super::revocation::Revocation;
-use super::{Certificate, Secret, SecretUsage, UsageKind};
+use super::{Certificate, Resemblance, Secret, SecretUsage, UsageKind};
 
 /// A Secret for rules. Has no `Debug`: it contains the Secret.
 pub struct RuleContext<'a> {
@@ -46,6 +46,12 @@ impl<'a> RuleContext<'a> {
     /// The texts that the proxy loads. It rejects the update if one cannot be loaded.
     pub fn texts(&self) -> impl Iterator<Item = &'a Text> {
         self.ca.into_iter().chain(self.crl).chain(self.pair.map(|pair| &pair.chain))
+    }
+
+    /// Why a text has no PEM blocks, after a colon; empty if its encoding is not the reason.
+    pub(super) fn encoding_of(&self, key: &str) -> String {
+        let encoding = self.secret.data.get(key).and_then(|text| Resemblance::of_encoding(text));
+        encoding.map(|encoding| format!(": {encoding}")).unwrap_or_default()
     }
 
     /// The CA bundle, if the proxy loads it.

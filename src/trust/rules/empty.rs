@@ -18,11 +18,15 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(context: &RuleContext<'_>) -> Vec<Observation> {
+    let is_blank = |key| context.secret.data.get(key).is_some_and(|content| content.is_empty());
     let seen = match context.ca {
+        // istiod takes a key without content for a missing one, and sends the pair alone.
+        Some(ca) if is_blank(ca.key) && context.pair.is_some() && !context.usage.ca_required => None,
         Some(ca) if ca.is_loaded() && ca.bundle.entries.is_empty() => {
             let message = format!(
-                "{}: no certificate found. expected at least one CA as a PEM block: {}; add the CA",
+                "{}: no certificate found{}. expected at least one CA as a PEM block: {}; add the CA",
                 ca.key,
+                context.encoding_of(ca.key),
                 ca.reader.without_ca(),
             );
             Some(Observation::new(ca.field(), ca.digest(), message))
@@ -47,6 +51,17 @@ mod tests {
     fn accepts_a_secret_without_ca_where_none_is_required() {
         let leaf = ca("one").leaf("a");
         assert_eq!(verdicts(&secret(&[("tls.crt", &leaf.pem()), ("tls.key", &leaf.key_pem())])), NOTHING);
+    }
+
+    /// cert-manager writes such a key for an issuer that returns no CA (cert-manager#2111).
+    #[test]
+    fn accepts_a_key_without_content_next_to_a_pair() {
+        let leaf = ca("one").leaf("a");
+        let with = |ca: &str| secret(&[("ca.crt", ca), ("tls.crt", &leaf.pem()), ("tls.key", &leaf.key_pem())]);
+        assert_eq!(verdicts(&with("")), NOTHING);
+        assert!(verdicts(&with("\n")).contains(&"empty"), "istiod sends this");
+        let required = SecretUsage { ca_required: true, ..SecretUsage::default() };
+        assert!(judge(&with(""), required, now()).iter().any(|finding| finding.rule == "empty"));
     }
 
     #[test]

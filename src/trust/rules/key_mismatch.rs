@@ -29,7 +29,7 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     let signing_key = || context.secret.data.get(key).map(|pem| go::public_key(pem));
     // A CA may sign with keys that proxies cannot serve with.
     let public = match &pair.public_key {
-        Err(KeyError::Unsupported { .. }) if signs => &signing_key().unwrap_or(Err(KeyError::Missing)),
+        Err(KeyError::Unsupported { .. }) if signs => &signing_key().unwrap_or(Err(KeyError::Missing(None))),
         key => key,
     };
     let message = match (public, leaf) {

@@ -81,8 +81,9 @@ fn chain_without_certificate(context: &RuleContext<'_>) -> Option<Observation> {
     let nothing = chain.is_loaded() && chain.bundle.entries.is_empty();
     nothing.then(|| {
         let message = format!(
-            "{}: no certificate found. expected PEM blocks, the leaf first; add it and its intermediates",
-            chain.key
+            "{}: no certificate found{}. expected PEM blocks, the leaf first; add it and its intermediates",
+            chain.key,
+            context.encoding_of(chain.key),
         );
         Observation::new(chain.field(), chain.digest(), message)
     })
