@@ -45,8 +45,10 @@ pub struct SkippedBlock {
     pub line: usize,
     /// Its label, printable.
     pub label: String,
-    /// Whether it holds a certificate, or its label claims so.
+    /// Whether it has a certificate, or its label claims so.
     pub is_certificate: bool,
+    /// Whether it has certificates in the form of PKCS #7 (RFC 5652 section 5).
+    pub is_pkcs7: bool,
 }
 
 /// Reads a CA bundle (Envoy: `PEM_X509_INFO_read_bio` over the whole text).
@@ -141,11 +143,12 @@ fn certificate(block: &Block, aux: bool) -> Result<Certificate, String> {
         // BoringSSL (`PEM_get_EVP_CIPHER_INFO`) reads headers as a sign of encryption, and Envoy has no password for a bundle.
         return Err("text precedes a blank line after BEGIN; remove both".to_owned());
     }
-    let certificate = Certificate::parse(&block.content).map_err(|error| error.to_string())?;
+    let mut certificate = Certificate::parse(&block.content).map_err(|error| error.to_string())?;
     let trailing = &block.content[certificate.der.len()..];
     if aux && !trailing.is_empty() && !der::is_aux(trailing) {
         return Err("bytes follow the certificate in its block; remove them".to_owned());
     }
+    certificate.rejects_clients = aux && der::rejects_clients(trailing);
     Ok(certificate)
 }
 
@@ -175,8 +178,19 @@ pub(super) fn skipped(block: &Block) -> Option<SkippedBlock> {
     let is_request = || label.contains("REQUEST") && X509CertificationRequest::from_der(&block.content).is_ok();
     // A block without a label may be a certificate with a blank line in it, which turns the lines before into headers.
     let claims = label.is_empty() || label.contains("PKCS7") || label.contains("CERT") && !is_request();
-    let is_certificate = claims || parses;
-    Some(SkippedBlock { line: block.line, label: pem::printable_label(&block.label), is_certificate })
+    let is_pkcs7 = is_signed_data(&block.content);
+    let is_certificate = claims || parses || is_pkcs7;
+    Some(SkippedBlock { line: block.line, label: pem::printable_label(&block.label), is_certificate, is_pkcs7 })
+}
+
+/// The OBJECT IDENTIFIER id-signedData, with its header.
+const SIGNED_DATA: [u8; 11] = [6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 7, 2];
+
+/// Whether a SEQUENCE begins with that identifier: tools write PKCS #7 under several labels.
+fn is_signed_data(content: &[u8]) -> bool {
+    // The header of a SEQUENCE of at most 4 GiB has 2 to 6 bytes.
+    let found = content.windows(SIGNED_DATA.len()).take(7).position(|window| window == SIGNED_DATA);
+    content.first() == Some(&0x30) && found.is_some_and(|at| at >= 2)
 }
 
 #[cfg(test)]
@@ -280,6 +294,16 @@ mod tests {
             rcgen::CertificateParams::default().serialize_request(&rcgen::KeyPair::generate().unwrap()).unwrap();
         assert_eq!(seen("CERTIFICATE REQUEST", request.der()), [false]);
         assert_eq!(seen("DH PARAMETERS", &damaged), [false]);
+    }
+
+    #[test]
+    fn reports_pkcs7_under_each_of_its_labels() {
+        let content = [&[0x30, 0x80][..], &SIGNED_DATA, ca("two").der()].concat();
+        for label in ["PKCS7", "PKCS #7 SIGNED DATA", "CMS", "DATA"] {
+            let text = ca("one").pem() + &block(label, &content);
+            let seen: Vec<_> = read(text.as_bytes()).skipped.iter().map(|s| (s.is_certificate, s.is_pkcs7)).collect();
+            assert_eq!(seen, [(true, true)], "{label}");
+        }
     }
 
     #[test]

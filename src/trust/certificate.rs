@@ -21,6 +21,8 @@ pub struct Certificate {
     pub der: Vec<u8>,
     /// Whether bytes followed it where it was read.
     pub has_trailing_bytes: bool,
+    /// Whether OpenSSL's trust settings after it reject the use for clients (`TRUSTED CERTIFICATE`).
+    pub rejects_clients: bool,
     /// SHA-256 over `der`, lower-case hex.
     pub fingerprint: String,
     /// Subject (RFC 4514), at most 500 characters of it.
@@ -111,6 +113,7 @@ impl Certificate {
         let mut certificate = Self {
             der: der.to_vec(),
             has_trailing_bytes: der.len() < content.len(),
+            rejects_clients: false,
             fingerprint: hex(&sha256(der)),
             subject,
             issuer,
@@ -137,6 +140,7 @@ impl Certificate {
         Self {
             der: Vec::new(),
             has_trailing_bytes: false,
+            rejects_clients: false,
             fingerprint: String::new(),
             subject: String::new(),
             issuer: ca.subject.clone(),

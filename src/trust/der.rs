@@ -113,6 +113,28 @@ pub(crate) fn is_aux(trailing: &[u8]) -> bool {
     aux.0.is_empty()
 }
 
+/// id-kp-clientAuth (RFC 5280 section 4.2.1.12).
+const CLIENT_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 2];
+
+/// Whether OpenSSL's trust settings reject the use for clients. Envoy then refuses every client whose path has this CA; other settings
+/// change nothing (measured).
+pub(crate) fn rejects_clients(aux: &[u8]) -> bool {
+    let rejected = || {
+        let mut settings = Cbs(aux).take(SEQUENCE, "").ok()?;
+        if settings.peek(SEQUENCE) {
+            settings.any()?;
+        }
+        settings.take(CONTEXT | CONSTRUCTED, "").ok()
+    };
+    let Some(mut rejected) = rejected() else { return false };
+    while let Some((_, purpose)) = rejected.any() {
+        if purpose == CLIENT_AUTH {
+            return true;
+        }
+    }
+    false
+}
+
 fn algorithm(input: &mut Cbs<'_>) -> Result<()> {
     const WHAT: &str = "an algorithm identifier is malformed";
     let mut inner = input.take(SEQUENCE, WHAT)?;

@@ -65,6 +65,15 @@ impl TlsConsumer {
         }
     }
 
+    /// A further effect of a block that is skipped, after what it has everywhere. The API server parses the caBundle of a
+    /// CustomResourceDefinition as a whole (apiextensions-apiserver, ValidateCABundle).
+    pub(super) fn after_skipped(self) -> &'static str {
+        match self {
+            Self::Envoy => "",
+            Self::Go => "; in a CustomResourceDefinition the whole caBundle is then invalid",
+        }
+    }
+
     /// The effect of a bundle without any certificate.
     pub(super) fn without_ca(self) -> &'static str {
         match self {

@@ -2,7 +2,10 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 
-use crate::{pki::block, testbed::Seed};
+use crate::{
+    pki::{block, element},
+    testbed::Seed,
+};
 
 /// Applies `count` mutations, and returns their names.
 pub(crate) fn mutate(text: &mut Vec<u8>, count: u64, seed: &mut Seed) -> String {
@@ -57,6 +60,8 @@ const MUTATIONS: &[Mutation] = &[
     ("X509 CERTIFICATE", |text, seed| relabel(text, "X509 CERTIFICATE", seed)),
     ("TRUSTED CERTIFICATE", |text, seed| relabel(text, "TRUSTED CERTIFICATE", seed)),
     ("PKCS7", |text, seed| relabel(text, "PKCS7", seed)),
+    ("trust settings", |text, seed| on_block(text, seed, with_settings)),
+    ("PKCS #7", |text, seed| on_block(text, seed, as_pkcs7)),
     ("CERTIFICATE REQUEST", |text, seed| relabel(text, "CERTIFICATE REQUEST", seed)),
     ("CERT", |text, seed| relabel(text, "CERT", seed)),
     ("X509 CRL", |text, seed| relabel(text, "X509 CRL", seed)),
@@ -244,6 +249,38 @@ fn relabel(text: &mut Vec<u8>, label: &str, seed: &mut Seed) {
 fn body(block: &[u8]) -> Option<Vec<u8>> {
     let lines: Vec<_> = block.split(|b| *b == b'\n').filter(|line| !line.starts_with(b"-----")).collect();
     STANDARD.decode(lines.concat()).ok()
+}
+
+/// The certificate of a block with OpenSSL's trust settings, as `openssl x509 -addtrust -addreject -setalias -trustout` writes it.
+fn with_settings(before: &[u8], seed: &mut Seed) -> Vec<u8> {
+    // clientAuth, serverAuth, emailProtection, anyExtendedKeyUsage.
+    const PURPOSES: [&[u8]; 4] = [
+        &[0x2b, 6, 1, 5, 5, 7, 3, 2],
+        &[0x2b, 6, 1, 5, 5, 7, 3, 1],
+        &[0x2b, 6, 1, 5, 5, 7, 3, 4],
+        &[0x55, 0x1d, 0x25, 0],
+    ];
+    let Some(mut der) = body(before) else { return before.to_vec() };
+    let mut purposes = || {
+        let chosen = PURPOSES.iter().filter(|_| seed.below(3) == 0);
+        chosen.flat_map(|purpose| element(6, purpose)).collect::<Vec<_>>()
+    };
+    let (trusted, rejected) = (purposes(), purposes());
+    let list = |tag, purposes: Vec<u8>| if purposes.is_empty() { purposes } else { element(tag, &purposes) };
+    der.extend(element(0x30, &[list(0x30, trusted), list(0xa0, rejected), element(12, b"alias")].concat()));
+    block("TRUSTED CERTIFICATE", &der).into_bytes()
+}
+
+/// The certificate of a block as SignedData without signatures (RFC 5652 section 5.1), as `openssl crl2pkcs7` writes it.
+fn as_pkcs7(before: &[u8], seed: &mut Seed) -> Vec<u8> {
+    const ID_SIGNED_DATA: [u8; 9] = [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 7, 2];
+    const ID_DATA: [u8; 9] = [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 7, 1];
+    let Some(der) = body(before) else { return before.to_vec() };
+    let content = element(0x30, &element(6, &ID_DATA));
+    let signed = [element(2, &[1]), element(0x31, &[]), content, element(0xa0, &der), element(0x31, &[])].concat();
+    let all = element(0x30, &[element(6, &ID_SIGNED_DATA), element(0xa0, &element(0x30, &signed))].concat());
+    let label = ["PKCS7", "PKCS #7 SIGNED DATA", "CMS"][seed.below(3) as usize];
+    block(label, &all).into_bytes()
 }
 
 fn on_der(text: &mut Vec<u8>, seed: &mut Seed, change: impl FnOnce(&mut Vec<u8>, &mut Seed)) {

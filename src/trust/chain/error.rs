@@ -67,10 +67,15 @@ pub enum Refused {
         subject: String,
     },
     /// RFC 5280 section 4.2.1.3, `ssl_cert_check_key_usage`; measured: key agreement alone is refused.
-    #[error("the key usage of {subject} lacks digitalSignature, which TLS requires; reissue it")]
+    #[error(
+        "the key usage of {subject} lacks digitalSignature, which TLS requires; {}",
+        if *is_ca { "it is a CA: write the leaf first" } else { "reissue it" }
+    )]
     LeafKeyUsage {
         /// The leaf's subject.
         subject: String,
+        /// Whether it is a CA: then probably the order of the chain is wrong.
+        is_ca: bool,
     },
     /// `X509_V_ERR_INVALID_EXTENSION`: RFC 5280 section 4.2.
     #[error("{subject} has a malformed or repeated extension; reissue it")]
@@ -126,7 +131,10 @@ pub enum Refused {
         subject: String,
     },
     /// `X509_V_ERR_INVALID_PURPOSE` (RFC 5280 section 4.2.1.12). Measured: anyExtendedKeyUsage is not enough.
-    #[error("the extended key usage of {subject} lacks {expected}; reissue it")]
+    #[error(
+        "the extended key usage of {subject} lacks {expected}; reissue it if it is for {}",
+        if *expected == "clientAuth" { "clients" } else { "servers" }
+    )]
     Purpose {
         /// The certificate's subject.
         subject: String,
@@ -137,6 +145,12 @@ pub enum Refused {
     #[error("{subject} allows fewer CAs below it than the chain has; issue from a CA higher up")]
     PathLength {
         /// The intermediate's subject.
+        subject: String,
+    },
+    /// `X509_V_ERR_CERT_REJECTED`: OpenSSL's trust settings (openssl-x509, -addreject clientAuth).
+    #[error("{subject} has trust settings that reject clientAuth; write it again without: openssl x509 -in FILE")]
+    Rejected {
+        /// The CA's subject.
         subject: String,
     },
     /// `X509_V_ERR_CERT_HAS_EXPIRED`; the last second is excluded (`X509_cmp_time_posix`).
@@ -265,6 +279,7 @@ impl Refused {
             Self::Expired { subject, .. }
             | Self::NotYetValid { subject, .. }
             | Self::InvalidExtension { subject }
+            | Self::Rejected { subject }
             | Self::Policy { subject } => subject == certificate,
             _ => false,
         }
@@ -309,6 +324,7 @@ impl Refused {
             Self::NotACa { .. } => "not-a-ca",
             Self::Purpose { .. } => "purpose",
             Self::PathLength { .. } => "path-length",
+            Self::Rejected { .. } => "trust-settings",
             Self::Expired { .. } => "expired",
             Self::NotYetValid { .. } => "not-yet-valid",
             Self::Signature { .. } => "signature",

@@ -21,6 +21,9 @@ pub(super) fn path(
     now: Timestamp,
     budget: &mut Budget,
 ) -> Result<(), Refused> {
+    if purpose == Purpose::Client {
+        trust_settings(path)?;
+    }
     extensions(path, purpose)?;
     if store.checks_crls {
         (0..path.links.len()).try_for_each(|at| crl::check(store, &path.links, at, now, budget))?;
@@ -37,6 +40,15 @@ pub(super) fn path(
     }
     match below.iter().find(|parsed| parsed.has_policy_constraints) {
         Some(parsed) => Err(Refused::Policy { subject: parsed.certificate.subject.clone() }),
+        None => Ok(()),
+    }
+}
+
+/// `check_trust`: only for certificates of the bundle.
+fn trust_settings(path: &Path<'_>) -> Result<(), Refused> {
+    let mut anchors = path.links.iter().skip(path.untrusted).map(|parsed| parsed.certificate);
+    match anchors.find(|anchor| anchor.rejects_clients) {
+        Some(anchor) => Err(Refused::Rejected { subject: anchor.subject.clone() }),
         None => Ok(()),
     }
 }
@@ -65,7 +77,7 @@ pub(super) fn leaf(presented: &Presented<'_>, purpose: Purpose<'_>) -> Result<()
         return Err(Refused::LeafKey { subject: subject() });
     }
     if !parsed.may(DIGITAL_SIGNATURE) {
-        return Err(Refused::LeafKeyUsage { subject: subject() });
+        return Err(Refused::LeafKeyUsage { subject: subject(), is_ca: parsed.is_ca() });
     }
     let Purpose::Server { hosts: wanted @ [_, ..] } = purpose else { return Ok(()) };
     let names = presented.names.get_or_init(|| HostNames::of(leaf));

@@ -16,7 +16,7 @@ use crate::trust::rule_context::RuleContext;
 pub(super) const RULE: Rule = Rule {
     id: "broken-path",
     severity: Severity::Deny,
-    summary: "a valid CA whose clients are refused for a CA above it in the bundle; if this only lies ahead, it warns",
+    summary: "a valid CA whose clients are refused for a CA above it, or for trust settings; if this only lies ahead, it warns",
     remedy: "remove the CA above that is not valid; give CAs with one subject their own key identifiers or subjects",
     source: "Envoy, measured: BoringSSL builds each path to the top of the bundle, and checks all of it",
     example: "ca.crt line 1: CN=issuing is valid, and its clients are refused: their path goes on to line 12, CN=root, which expired at \
@@ -42,6 +42,17 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
         let issuing = &entry.certificate;
         let is_first = lines.get(issuing.fingerprint.as_str()) == Some(&entry.line);
         if !is_first || !issuing.may_sign || !issuing.is_valid_at(context.now) || budget.is_used_up() {
+            continue;
+        }
+        if issuing.rejects_clients {
+            let message = format!(
+                "{} line {}: {} has trust settings that reject clientAuth, so its clients are refused. expected a CA without them; write \
+                 it again: openssl x509 -in FILE",
+                ca.key,
+                entry.line,
+                brief(&issuing.subject),
+            );
+            seen.push(Observation::new(ca.field(), issuing.fingerprint.as_str(), message));
             continue;
         }
         let mut blocked_by = |store| broken(store, issuing, context.now, &mut budget);
@@ -89,6 +100,7 @@ fn state(blocked: &Blocked<'_>) -> String {
         Refused::NotYetValid { .. } => format!("which is not valid before {}", by.not_before),
         Refused::Signature { .. } => "which has the name of its issuer and another key".to_owned(),
         Refused::SignatureAlgorithm { .. } => "whose key does not verify its signature".to_owned(),
+        Refused::Rejected { .. } => "whose trust settings reject clientAuth".to_owned(),
         Refused::NameConstraints { .. } | Refused::UnsupportedConstraint { .. } => {
             "whose name constraints do not permit it".to_owned()
         }
@@ -98,6 +110,7 @@ fn state(blocked: &Blocked<'_>) -> String {
 
 fn remedy(blocked: &Blocked<'_>, line: usize) -> String {
     match blocked.refused {
+        Refused::Rejected { .. } => format!("write line {line} again: openssl x509 -in FILE"),
         Refused::NotYetValid { .. } => format!("remove line {line} until then"),
         Refused::Signature { .. } | Refused::SignatureAlgorithm { .. } => {
             format!("put the CA that signed it before line {line}, or give the CA on line {line} another subject")
@@ -109,7 +122,9 @@ fn remedy(blocked: &Blocked<'_>, line: usize) -> String {
 #[cfg(test)]
 mod tests {
     use crate::trust::Severity;
-    use crate::trust::fixtures::{Authority, ca, ca_between, ca_without_key_id, findings, findings_in_order, secret};
+    use crate::trust::fixtures::{
+        Authority, block, ca, ca_between, ca_without_key_id, element, findings, findings_in_order, secret,
+    };
 
     fn found(cas: &[&str]) -> Vec<(Severity, String)> {
         let found =
@@ -167,6 +182,32 @@ mod tests {
         assert_eq!(severities(&[&issuing(&root), &other.pem()]), [Severity::Deny]);
         assert_eq!(severities(&[&issuing(&root), &ca("root").pem()]), [], "the key identifiers differ");
         assert_eq!(severities(&[&issuing(&root), &root.pem(), &other.pem()]), [], "its own root comes first");
+    }
+
+    /// A CA as `openssl x509 -trustout -addreject` writes it.
+    fn rejecting(authority: &Authority, purposes: &[&[u8]]) -> String {
+        let purposes: Vec<_> = purposes.iter().flat_map(|purpose| element(6, purpose)).collect();
+        let settings = element(0x30, &element(0xa0, &purposes));
+        block("TRUSTED CERTIFICATE", &[authority.der(), &settings].concat())
+    }
+
+    #[test]
+    fn rejects_trust_settings_that_reject_clients() {
+        const CLIENTS: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 2];
+        const SERVERS: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 1];
+        let root = ca("root");
+        assert_eq!(severities(&[&rejecting(&root, &[SERVERS])]), []);
+        for rejects in [rejecting(&root, &[CLIENTS]), rejecting(&root, &[SERVERS, CLIENTS])] {
+            let alone = found(&[&rejects]);
+            assert!(
+                matches!(&alone[..], [(Severity::Deny, text)] if text.contains("openssl x509 -in FILE")),
+                "{alone:?}"
+            );
+            let below = found(&[&issuing(&root), &rejects]);
+            assert_eq!(below.len(), 2, "the clients of the intermediate are refused, too: {below:?}");
+        }
+        let as_plain = block("CERTIFICATE", root.der());
+        assert_eq!(severities(&[&as_plain, &rejecting(&root, &[CLIENTS])]), [], "the first of two copies counts");
     }
 
     #[test]

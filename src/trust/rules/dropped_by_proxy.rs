@@ -45,15 +45,25 @@ fn observe(text: &Text) -> Vec<Observation> {
     let (what, label) = if CRL_KEYS.contains(&key) { ("list", "X509 CRL") } else { ("certificate", "CERTIFICATE") };
     let malformed = text.bundle.malformed.iter().map(|seen| {
         let message = format!(
-            "{key} line {}: {}. {reader} skips this block silently and does not load its {what}",
-            seen.line, seen.cause
+            "{key} line {}: {}. {reader} skips this block silently and does not load its {what}{}",
+            seen.line,
+            seen.cause,
+            text.reader.after_skipped(),
         );
         Observation::new(text.field(), hex(&seen.digest), message)
     });
     let wrong_label = format!("does not load its {what}. expected the label {label}; correct it");
+    let pkcs7 = format!(
+        "does not load the {what}s in it, which have the form of PKCS #7. expected a block with the label {label} for each; convert it: \
+         openssl pkcs7 -print_certs -in FILE (with the label CMS: openssl cms -cmsout -inform PEM -in FILE -certsout NEW)"
+    );
     let unrelated = format!("finds no {what} in it. expected {what}s only; remove it");
     let blocks = text.bundle.skipped.iter().map(|block| {
-        let effect = if block.is_certificate { &wrong_label } else { &unrelated };
+        let effect = match (block.is_certificate, block.is_pkcs7) {
+            (_, true) => &pkcs7,
+            (true, false) => &wrong_label,
+            (false, false) => &unrelated,
+        };
         let message = format!("{key} line {}: {reader} skips {} and {effect}", block.line, block.label);
         Observation::new(text.field(), block.label.as_str(), message).only_warns(!block.is_certificate)
     });
