@@ -256,11 +256,8 @@ fn unverified(
     if !clients.may_accept(old.served(), SERVER, now) {
         return None;
     }
-    let Some(pair) = new.pair() else {
-        let message =
-            "data: this update removes the serving certificate, which clients use. expected it to stay; keep it, with its key".to_owned();
-        return Some(("data".to_owned(), message));
-    };
+    // Rule taken-away reports the loss of the pair.
+    let pair = new.pair()?;
     let chain = || pair.chain.certificates();
     let leaf = chain().next()?;
     if old.served().eq(chain()) || clients.accepts(chain(), SERVER, now) {

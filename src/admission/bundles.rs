@@ -82,15 +82,7 @@ impl Unreadable {
 
 impl BundleLocation {
     fn new(prefix: String, usage: SecretUsage<'static>) -> Self {
-        let texts = Secret {
-            namespace: String::new(),
-            name: String::new(),
-            type_: String::new(),
-            labels: Default::default(),
-            immutable: false,
-            data: Default::default(),
-        };
-        Self { prefix, usage, texts }
+        Self { prefix, usage, texts: Secret::default() }
     }
 
     /// A finding with its field as users write it.

@@ -2,30 +2,27 @@
 
 use jiff::Timestamp;
 
+use super::Request;
 use super::secret_write::SecretWrite;
 use crate::api::names::MANAGED_LABEL;
 use crate::connectivity;
-use crate::registry::{Entry, Role};
-use crate::trust::credential::CA_KEYS;
+use crate::registry::{Entry, Registry, Role};
 use crate::trust::{ParsedSecret, Proxy, SecretUsage, UsageKind};
 
 /// What the Secret of a write is used for.
 pub(super) fn usage<'r>(write: &SecretWrite<'r>, new: &ParsedSecret<'_>) -> SecretUsage<'r> {
-    // From the object itself: a stored Secret that cannot be decoded may have had a bundle.
-    let old = write.request.old_object;
-    let had_bundle = old.is_some_and(|old| CA_KEYS.iter().any(|key| old["data"][*key].is_string()));
     match write.claim {
-        Some((entry, role)) => claimed(entry, role, had_bundle, write.now),
-        None => unclaimed(write, new),
+        Some((entry, role)) => claimed(entry, role, write.now),
+        None => unclaimed(write.request, write.registry, new),
     }
 }
 
-/// The use of a Secret that a GatewaySecret names. Gateways take trust anchors from a managed Secret, unless a `-cacert` sibling holds them.
-/// The source Secret of a public issuer never has a CA, and one that has a CA must not lose it.
-fn claimed(entry: &Entry, role: Role, had_bundle: bool, now: Timestamp) -> SecretUsage<'_> {
+/// The use of a Secret that a GatewaySecret names. Gateways take trust anchors from a managed Secret, unless a `-cacert` sibling has them. The
+/// source Secret of a public issuer never has a CA.
+fn claimed(entry: &Entry, role: Role, now: Timestamp) -> SecretUsage<'_> {
     let status = &entry.status;
     let sibling = status.cacert_sibling.as_ref().filter(|_| role != Role::CacertSibling);
-    let ca_required = sibling.is_none() && (role != Role::Source || had_bundle);
+    let ca_required = sibling.is_none() && role != Role::Source;
     let oldest_proxy = entry.oldest_proxy();
     if role == Role::CacertSibling {
         return SecretUsage { ca_required, kind: UsageKind::TrustBundle, oldest_proxy, ..SecretUsage::default() };
@@ -45,10 +42,14 @@ fn claimed(entry: &Entry, role: Role, had_bundle: bool, now: Timestamp) -> Secre
 
 /// The use of a Secret that no GatewaySecret names as its source or managed Secret: this replica may not know its GatewaySecret yet. A Secret
 /// with a CA is an issuer's, since gateways serve leaves.
-fn unclaimed(write: &SecretWrite<'_>, new: &ParsedSecret<'_>) -> SecretUsage<'static> {
-    let mut usage = write.registry.usage(write.request.namespace, write.request.name);
-    let is_managed = new.secret.labels.get(MANAGED_LABEL).is_some_and(|value| value == "true");
-    if usage.kind == UsageKind::Serving && new.presents_ca() && !is_managed {
+pub(super) fn unclaimed(
+    request: &Request<'_>,
+    registry: &Registry,
+    contents: &ParsedSecret<'_>,
+) -> SecretUsage<'static> {
+    let mut usage = registry.usage(request.namespace, request.name);
+    let is_managed = contents.secret.labels.get(MANAGED_LABEL).is_some_and(|value| value == "true");
+    if usage.kind == UsageKind::Serving && contents.presents_ca() && !is_managed {
         usage.kind = UsageKind::SigningCa;
     }
     if usage.kind == UsageKind::SigningCa {
@@ -61,11 +62,9 @@ fn unclaimed(write: &SecretWrite<'_>, new: &ParsedSecret<'_>) -> SecretUsage<'st
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admission::Request;
     use crate::admission::secret_write::DecodedWrite;
     use crate::api::{CacertSibling, GatewayUse, Leaf, LeafKind, TrustAnchor};
     use crate::json::json;
-    use crate::registry::Registry;
     use crate::registry::tests::entry;
     use crate::trust::Severities;
     use crate::trust::fixtures::{Authority, ca, now, parsed};
@@ -92,7 +91,7 @@ mod tests {
     }
 
     fn distributes(entry: &Entry) -> bool {
-        claimed(entry, Role::Managed, false, now()).distributes_trust
+        claimed(entry, Role::Managed, now()).distributes_trust
     }
 
     #[test]
@@ -116,7 +115,7 @@ mod tests {
     fn only_the_source_secret_has_a_cacert_sibling() {
         let mut entry = entry("mesh", "root", "gw");
         entry.status.cacert_sibling = Some(CacertSibling { name: "root-cacert".to_owned(), missing: Vec::new() });
-        let of = |role| claimed(&entry, role, false, now()).sibling;
+        let of = |role| claimed(&entry, role, now()).sibling;
         let siblings = [Role::Source, Role::Managed, Role::CacertSibling].map(of);
         assert_eq!(siblings, [Some("root-cacert"), None, None]);
     }
@@ -136,7 +135,7 @@ mod tests {
         let (group, namespace, name) = ("networking.istio.io".to_owned(), "mesh".to_owned(), "public".to_owned());
         entry.status.gateways = Some(vec![GatewayUse { group, namespace, name, hosts: Vec::new() }]);
         for (role, counts) in [(Role::Source, true), (Role::Managed, true), (Role::CacertSibling, false)] {
-            let usage = claimed(&entry, role, false, now());
+            let usage = claimed(&entry, role, now());
             assert_eq!((usage.is_rotated, usage.gateways.len() == 1), (counts, counts), "{role:?}");
         }
     }

@@ -89,13 +89,36 @@ fn rejects_the_removal_of_the_ca() {
 }
 
 #[test]
+fn rejects_an_update_that_empties_the_source_or_the_managed_secret() {
+    for name in ["root", "gw"] {
+        let old = with(sound(), "/metadata/name", json!(name));
+        let bundle = json!({"ca.crt": old["stringData"]["ca.crt"].clone()});
+        let without_pair = with(old.clone(), "/stringData", bundle);
+        let denied = |new: &Json<'static>| verdict(&request(Operation::Update, Some(new), Some(&old)), used()).0;
+        assert_eq!(denied(&without_pair), ["taken-away"], "{name}");
+        assert!(denied(&with(old.clone(), "/stringData", json!({}))).contains(&"taken-away"), "{name}");
+    }
+}
+
+#[test]
+fn the_deletion_of_a_guarded_secret_warns_of_what_it_takes_away() {
+    let old = with(with(sound(), "/metadata/name", json!("other")), "/metadata/labels", json!({}));
+    let deletion = |in_guarded_namespace| {
+        let request = Request { in_guarded_namespace, ..request(Operation::Delete, None, Some(&old)) };
+        verdict(&request, used())
+    };
+    assert_eq!(deletion(true), (vec![], vec!["taken-away", "taken-away"]));
+    assert_eq!(deletion(false), (vec![], vec![]));
+}
+
+#[test]
 fn accepts_a_source_secret_that_never_had_a_ca() {
     let mut object = with(sound(), "/metadata/name", json!("root"));
     let old = with(object.clone(), "/data", json!({"ca.crt": "eA=="}));
     object["stringData"].as_object_mut().unwrap().remove("ca.crt");
     assert_eq!(create(&object), (vec![], vec![]));
     assert_eq!(verdict(&request(Operation::Update, Some(&object), Some(&object)), used()).0, [""; 0]);
-    assert_eq!(verdict(&request(Operation::Update, Some(&object), Some(&old)), used()).0, ["empty"]);
+    assert_eq!(verdict(&request(Operation::Update, Some(&object), Some(&old)), used()).0, ["taken-away"]);
 }
 
 #[test]

@@ -7,13 +7,13 @@ use super::rules::MANAGED_IN_USE;
 use super::secret_write::{DecodedWrite, SecretWrite};
 use super::{
     Decision, Kind, Operation, Request, annotation_validation, break_glass, bundles, connectivity, delete_warnings,
-    gateway_secret, gateway_trust, owned_objects, policy, secret_checks, unknown_gateway_secret,
+    gateway_secret, gateway_trust, guard, owned_objects, policy, secret_checks, secret_usage, unknown_gateway_secret,
 };
 use crate::api::GROUP;
 use crate::json::Json;
 use crate::registry::{Entry, Registry, Role};
 use crate::rotation::counted;
-use crate::trust::{Finding, ParsedSecret, Secret, Severities, TlsConsumer};
+use crate::trust::{self, Finding, ParsedSecret, Secret, Severities, TlsConsumer};
 
 /// Judges Secrets, ConfigMaps and other objects with a CA bundle, what the schemas of our own kinds cannot express, and the labels that a
 /// Certificate gives to its Secret. Warns about the effects of a change or the deletion of a GatewaySecret. Never patches, and decides the
@@ -74,7 +74,8 @@ fn secret(request: &Request<'_>, registry: &Registry, severities: &Severities, n
     findings
 }
 
-/// A Secret that Gateways use cannot be deleted: neither the managed Secret, nor one from which they take the CAs of clients.
+/// A Secret that Gateways use cannot be deleted: neither the managed Secret, nor one from which they take the CAs of clients. What the deletion
+/// of another guarded one takes away warns.
 fn deletion(request: &Request<'_>, registry: &Registry, severities: &Severities, now: Timestamp) -> Vec<Finding> {
     if CLEANUP_CONTROLLERS.contains(&request.username) {
         return Vec::new();
@@ -85,6 +86,10 @@ fn deletion(request: &Request<'_>, registry: &Registry, severities: &Severities,
         let old = ParsedSecret::new(&old, TlsConsumer::Envoy);
         let mut findings = connectivity::of_source(request, &old, None, registry, severities, now);
         findings.extend(connectivity::of_deleted_sibling(&old, claim, severities, now));
+        if claim.is_none() && guard::is_guarded(request) {
+            let usage = secret_usage::unclaimed(request, registry, &old);
+            findings.extend(trust::judge_deletion(&old, usage, severities, now));
+        }
         return findings;
     };
     let message = format!(

@@ -81,17 +81,11 @@ pub fn judge_parsed(
     severities: &Severities,
     now: Timestamp,
 ) -> Vec<Finding> {
-    report(judged(contents, usage, severities, now))
+    report(judged(RuleContext::new(contents, usage, now), severities))
 }
 
-fn judged(
-    contents: &ParsedSecret<'_>,
-    usage: SecretUsage<'_>,
-    severities: &Severities,
-    now: Timestamp,
-) -> Vec<JudgedSecret> {
-    let judged = rules::run(RuleContext::new(contents, usage, now));
-    judged.into_iter().filter_map(|judged| judged.with_severity(severities)).collect()
+fn judged(context: RuleContext<'_>, severities: &Severities) -> Vec<JudgedSecret> {
+    rules::run(context).into_iter().filter_map(|judged| judged.with_severity(severities)).collect()
 }
 
 /// Judges the update of a Secret: a finding that `old` already had only warns, since rejecting the write would not fix it.
@@ -123,14 +117,28 @@ pub fn judge_parsed_update(
     severities: &Severities,
     now: Timestamp,
 ) -> Vec<Finding> {
-    let mut judged_new = judged(new, usage, severities, now);
+    let mut judged_new = judged(RuleContext::new(new, usage, now).after(old), severities);
     if old.secret.data == new.secret.data {
         judged_new.iter_mut().for_each(|j| j.finding.severity = Severity::Warn);
     } else if judged_new.iter().any(|j| j.finding.severity == Severity::Deny) {
-        let before = judged(old, usage, severities, now);
+        let before = judged(RuleContext::new(old, usage, now), severities);
         JudgedSecret::lower(&mut judged_new, &before);
     }
     report(judged_new)
+}
+
+/// Judges the deletion of a Secret: what an update that empties it would take away, as warnings, since a Secret is deleted to get rid of it, or
+/// to have it issued again.
+pub fn judge_deletion(
+    old: &ParsedSecret<'_>,
+    usage: SecretUsage<'_>,
+    severities: &Severities,
+    now: Timestamp,
+) -> Vec<Finding> {
+    let empty = Secret::default();
+    let contents = ParsedSecret::new(&empty, usage.reader);
+    let judged = rules::run_on_deletion(&RuleContext::new(&contents, usage, now).after(old));
+    report(judged.into_iter().filter_map(|judged| judged.with_severity(severities)).collect())
 }
 
 /// The first few findings of each rule, field and severity, and the number of the others.

@@ -23,6 +23,8 @@ pub struct RuleContext<'a> {
     pub crl: Option<&'a Text>,
     /// The serving or signing pair; `None` without a complete one.
     pub pair: Option<&'a Pair>,
+    /// The stored version, on an update.
+    pub(super) before: Option<&'a ParsedSecret<'a>>,
     revocation: OnceLock<Option<Revocation>>,
     same_subjects: OnceLock<Pairs>,
 }
@@ -38,9 +40,15 @@ impl<'a> RuleContext<'a> {
             // Proxies read no lists from a signing CA's Secret, and no pair from a bundle's.
             crl: contents.crl().filter(|_| usage.kind != UsageKind::SigningCa),
             pair: contents.pair().filter(|_| usage.kind != UsageKind::TrustBundle),
+            before: None,
             revocation: OnceLock::new(),
             same_subjects: OnceLock::new(),
         }
+    }
+
+    /// The context of an update of this Secret.
+    pub fn after(self, before: &'a ParsedSecret<'a>) -> Self {
+        Self { before: Some(before), ..self }
     }
 
     /// The texts that the proxy loads. It rejects the update if one cannot be loaded.

@@ -24,7 +24,7 @@ pub(super) const NEXT_PRIVATE_KEY: &str = "cert-manager.io/next-private-key";
 pub(crate) static BASE64: LazyLock<Simd> = LazyLock::new(|| Simd::standard(PAD));
 
 /// A Secret's identity and bytes. Has no `Debug`, and wipes its bytes when dropped: it may contain private keys.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Secret {
     /// Namespace; empty if the manifest has none.
     pub namespace: String,

@@ -16,7 +16,8 @@ pub enum TlsConsumer {
 
 /// Rules that apply to Envoy only. Go tries every CA with a subject until a chain is valid, and a client sends no subjects of its bundle
 /// in a handshake.
-const ENVOY_ONLY: [&str; 4] = ["expired-beside-renewed", "same-subject-ambiguity", "broken-path", "too-large"];
+const ENVOY_ONLY: [&str; 5] =
+    ["expired-beside-renewed", "same-subject-ambiguity", "broken-path", "too-large", "taken-away"];
 
 impl TlsConsumer {
     /// Reads a CA bundle.

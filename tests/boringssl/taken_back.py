@@ -35,6 +35,7 @@ NAMES = "src/trust/chain/general_name.rs"
 PATH = "src/trust/chain/path_checks.rs"
 SAME_SUBJECT = "src/trust/rules/same_subject_ambiguity.rs"
 SIGNATURE = "src/trust/chain/signature.rs"
+TAKEN_AWAY = "src/trust/rules/taken_away.rs"
 
 # Each fix: name, file, the code, and the code without the fix.
 FIXES = [
@@ -131,6 +132,8 @@ FIXES = [
         "(valid(&pair.first.certificate) || pair.have_different_key_ids())",
         "valid(&pair.first.certificate)",
     ),
+    ("trust-settings", BUNDLE, "aux && der::rejects_clients(trailing)", "aux && trailing.is_empty()"),
+    ("taken-away", TAKEN_AWAY, "        return None;\n    }\n    let mut seen", "    }\n    return None;\n    let mut seen"),
     ("signature-length", DER, "if has_long_length(signature)", "if false"),
 ]
 

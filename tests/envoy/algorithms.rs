@@ -49,6 +49,7 @@ pub(crate) fn cases() -> Result<Vec<Case>> {
             ],
             chain: Vec::new(),
             root: None,
+            stored: None,
         });
         let server = Spec { san: Some("gateway.example".to_owned()), ..Spec::leaf("gateway") };
         let server = plain.issue(server, keys.of(kind)?)?;
@@ -59,6 +60,7 @@ pub(crate) fn cases() -> Result<Vec<Case>> {
             probes: Vec::new(),
             chain: vec![server.der.clone()],
             root: Some(plain.der.clone()),
+            stored: None,
         });
     }
     Ok(cases)

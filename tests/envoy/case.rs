@@ -7,7 +7,9 @@ use std::{
 
 use jiff::Timestamp;
 use rustls::{pki_types::CertificateDer, sign::CertifiedKey};
-use trustspan::trust::{Finding, Proxy, Secret, SecretUsage, Severity, Verdict, bundle, chain::Refused, judge};
+use trustspan::trust::{
+    Finding, Proxy, Secret, SecretUsage, Severity, Verdict, bundle, chain::Refused, judge, judge_update,
+};
 use zeroize::Zeroizing;
 
 use crate::{
@@ -29,6 +31,8 @@ pub(crate) struct Case {
     pub(crate) chain: Vec<CertificateDer<'static>>,
     /// The only root that clients of a pair trust.
     pub(crate) root: Option<CertificateDer<'static>>,
+    /// Trust anchors that are stored, if the case is also judged as an update of them.
+    pub(crate) stored: Option<Vec<u8>>,
 }
 
 /// A client that connects.
@@ -139,6 +143,11 @@ pub(crate) struct Result {
     lacks_issuer: bool,
 }
 
+fn secret(data: &[(&str, &[u8])]) -> Secret {
+    let data = data.iter().map(|(key, bytes)| ((*key).to_owned(), Zeroizing::new(bytes.to_vec()))).collect();
+    Secret { namespace: "istio-system".to_owned(), name: "gateway".to_owned(), data, ..Secret::default() }
+}
+
 impl Case {
     pub(crate) fn secret(&self) -> Secret {
         let data: Vec<(&str, &[u8])> = match &self.content {
@@ -148,14 +157,7 @@ impl Case {
             }
             Content::Pair { chain, key } => vec![("tls.crt", chain), ("tls.key", key)],
         };
-        Secret {
-            namespace: "istio-system".to_owned(),
-            name: "gateway".to_owned(),
-            type_: "Opaque".to_owned(),
-            labels: Default::default(),
-            immutable: false,
-            data: data.into_iter().map(|(key, bytes)| (key.to_owned(), Zeroizing::new(bytes.to_vec()))).collect(),
-        }
+        secret(&data)
     }
 
     fn bytes(&self) -> &[u8] {
@@ -204,6 +206,7 @@ impl Case {
         };
         let mut disagreements = std::mem::take(&mut result.disagreements);
         disagreements.extend(self.unreported(seen, &findings));
+        disagreements.extend(self.untaken(seen, usage, now));
         let mut disagree = |what: String| disagreements.push(what);
         match (verdict, result.effect) {
             (Verdict::Deny, Effect::Works) if !self.is_policy(&rules, &findings) => {
@@ -252,6 +255,9 @@ impl Case {
             let Some(issuer) = &probe.plain_of else { continue };
             let lines = bundle.entries.iter().filter(|entry| entry.certificate.der == issuer.as_ref());
             let lines: Vec<_> = lines.map(|entry| entry.line).collect();
+            if lines.is_empty() {
+                continue;
+            }
             // One finding says that none of them is a CA.
             let is_about = |finding: &&Finding| {
                 let names = lines.iter().any(|line| names_line(&finding.message, *line));
@@ -273,6 +279,27 @@ impl Case {
             }
         }
         disagreements
+    }
+
+    /// Clients that worked before an update and that Envoy refuses after it, without a finding on the update that takes them away.
+    fn untaken(&self, seen: &Snapshot, usage: SecretUsage<'_>, now: Timestamp) -> Vec<String> {
+        let (Some(stored), Content::Trust { ca, .. }) = (&self.stored, &self.content) else { return Vec::new() };
+        if self.has_lists() || seen.update == Update::Rejected {
+            return Vec::new();
+        }
+        let old = secret(&[("ca.crt", stored.as_slice())]);
+        let findings = judge_update(&old, &self.secret(), usage, now);
+        let (before, after) = (bundle::read(stored), bundle::read(ca));
+        let stays = |issuer: &CertificateDer<'_>| after.entries.iter().any(|e| e.certificate.der == issuer.as_ref());
+        let lost = self.probes.iter().zip(&seen.outcomes).filter(|(probe, outcome)| {
+            let worked = || expect::passes(&before, None, probe, now).is_some_and(|said| said.is_ok());
+            !outcome.passed() && probe.plain_of.as_ref().is_some_and(|issuer| !stays(issuer)) && worked()
+        });
+        let is_reported = findings.iter().any(|finding| finding.rule == "taken-away");
+        let labels: Vec<_> = lost.filter(|_| !is_reported).map(|(probe, _)| probe.label.as_str()).collect();
+        let said =
+            |label| format!("the update is reported to take nothing away, and its client {label} is refused now");
+        labels.into_iter().map(said).collect()
     }
 
     /// Whether the text has bytes beyond ASCII. trustspan's verdict is then the stricter one of x86-64 and arm64, and

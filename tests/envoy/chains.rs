@@ -73,7 +73,7 @@ pub(crate) fn case(number: usize) -> Result<Case> {
     }
     let ca = inside.iter().map(|at| cas[*at].0.pem()).collect::<String>().into_bytes();
     let content = Content::Trust { ca, crl: None };
-    Ok(Case { name, description: description.join("; "), content, probes, chain: Vec::new(), root: None })
+    Ok(Case { name, description: description.join("; "), content, probes, chain: Vec::new(), root: None, stored: None })
 }
 
 /// A random CA, in most cases one without special fields.

@@ -53,7 +53,15 @@ pub(crate) fn case(number: usize) -> Result<Case> {
     let probes = [probe("leaf", &leaf, &[&sub]), probe("other", &other, &[]), probe("of plain", &of_plain, &[])];
     let probes = probes.into_iter().collect::<Result<_>>()?;
     let content = Content::Trust { ca: (root.pem() + &plain.pem()).into_bytes(), crl: None };
-    Ok(Case { name, description: format!("{at}: {change}"), content, probes, chain: Vec::new(), root: None })
+    Ok(Case {
+        name,
+        description: format!("{at}: {change}"),
+        content,
+        probes,
+        chain: Vec::new(),
+        root: None,
+        stored: None,
+    })
 }
 
 /// Adds many extensions to a certificate.

@@ -91,7 +91,15 @@ pub(crate) fn case(number: usize) -> Result<Case> {
     }
     let ca = (plain.pem() + &root.pem()).into_bytes();
     let content = Content::Trust { ca, crl: None };
-    Ok(Case { name, description: "constraints".to_owned(), content, probes, chain: Vec::new(), root: None })
+    Ok(Case {
+        name,
+        description: "constraints".to_owned(),
+        content,
+        probes,
+        chain: Vec::new(),
+        root: None,
+        stored: None,
+    })
 }
 
 fn constraints(seed: &mut Seed) -> Vec<u8> {

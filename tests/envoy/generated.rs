@@ -146,6 +146,14 @@ pub(crate) fn case_of(name: &str, side: Side) -> Result<Case> {
     }
     shuffle(&mut inside, seed);
     description.push(format!("bundled {inside:?}"));
+    // What is stored before it, in half of the cases. From another seed, so that the other cases stay as they are.
+    let others = &mut Seed::of_run(&format!("{name}, stored"));
+    let mut stored: Vec<usize> = (0..authorities.len()).filter(|_| !rarely(4, others)).collect();
+    shuffle(&mut stored, others);
+    let stored = Some(stored).filter(|stored| !stored.is_empty() && rarely(2, others));
+    if let Some(stored) = &stored {
+        description.push(format!("instead of {stored:?}"));
+    }
 
     let mut probes = Vec::new();
     let mut serials = Vec::new();
@@ -187,9 +195,10 @@ pub(crate) fn case_of(name: &str, side: Side) -> Result<Case> {
         }
     }
 
-    // Clients of each CA of the bundle that can be refused only for the bundle: with the key identifier of their CA, and without, so that another
+    // Clients of each CA of either bundle that can be refused only for the bundle: with the key identifier of their CA, and without, so that another
     // CA with the same subject affects them.
-    for (number, (authority, _)) in authorities.iter().enumerate().filter(|(number, _)| inside.contains(number)) {
+    let is_used = |number: &usize| inside.contains(number) || stored.iter().flatten().any(|at| at == number);
+    for (number, (authority, _)) in authorities.iter().enumerate().filter(|(number, _)| is_used(number)) {
         for authority_key_id in [true, false].into_iter().filter(|with| !with || authority.spec.subject_key_id) {
             let spec = Spec { authority_key_id, ..Spec::leaf(format!("plain client {number}")) };
             let identity = authority.issue(side.facing(spec), keys.of(Kind::P256)?)?.shown_with(&[])?;
@@ -220,7 +229,8 @@ pub(crate) fn case_of(name: &str, side: Side) -> Result<Case> {
         }
     }
     let content = Content::Trust { ca: ca.into_bytes(), crl };
-    Ok(Case { name, description: description.join("; "), content, probes, chain: Vec::new(), root: None })
+    let stored = stored.map(|stored| stored.iter().map(|at| authorities[*at].0.pem()).collect::<String>().into_bytes());
+    Ok(Case { name, description: description.join("; "), content, probes, chain: Vec::new(), root: None, stored })
 }
 
 fn traits(spec: &Spec) -> String {

@@ -44,7 +44,7 @@ pub(crate) fn case(number: usize) -> Result<Case> {
     // The client may be refused for its list, so a refusal does not show that its CA is missing.
     let probe = |family: &&Family| Probe { shows: None, ..family.probe() };
     let probes = inside.iter().chain(&outside[..1]).map(probe).collect();
-    Ok(Case { name, description: description.join("; "), content, probes, chain: Vec::new(), root: None })
+    Ok(Case { name, description: description.join("; "), content, probes, chain: Vec::new(), root: None, stored: None })
 }
 
 /// A list of a CA, valid in most cases.

@@ -38,6 +38,7 @@ pub(crate) fn cases() -> Result<Vec<Case>> {
             probes,
             chain: Vec::new(),
             root: None,
+            stored: None,
         });
     }
     cases.extend(pairs(&bench.one)?);
@@ -66,6 +67,7 @@ fn pairs(ca: &Identity) -> Result<Vec<Case>> {
         probes: Vec::new(),
         chain: chain.iter().map(|c| c.der.clone()).collect(),
         root: Some(ca.der.clone()),
+        stored: None,
     };
     Ok(vec![
         case("pair-sound", "works", &[&p256, ca], p256.key.pem()),

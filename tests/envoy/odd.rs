@@ -206,6 +206,7 @@ fn case(name: &str, ca: String, clients: &[(&str, &Identity, Vec<&Identity>)]) -
         probes: clients.iter().map(probe).collect::<Result<_>>()?,
         chain: Vec::new(),
         root: None,
+        stored: None,
     })
 }
 
@@ -248,6 +249,7 @@ fn pairs() -> Result<Vec<Case>> {
         probes: Vec::new(),
         chain: vec![leaf.der.clone()],
         root: Some(ca.der.clone()),
+        stored: None,
     };
     Ok(made.into_iter().map(case).collect())
 }

@@ -63,5 +63,13 @@ pub(crate) fn case(number: usize) -> Result<Case> {
     }
     let made_of = certificates.iter().map(|one| one.der.clone()).collect();
     let content = Content::Pair { chain, key: key.into_bytes() };
-    Ok(Case { name, description, content, probes: Vec::new(), chain: made_of, root: Some(root.der.clone()) })
+    Ok(Case {
+        name,
+        description,
+        content,
+        probes: Vec::new(),
+        chain: made_of,
+        root: Some(root.der.clone()),
+        stored: None,
+    })
 }

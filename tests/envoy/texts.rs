@@ -50,5 +50,13 @@ pub(crate) fn case(number: usize) -> Result<Case> {
     let count = 1 + seed.below(3);
     let description = format!("{} CAs: {}", inside.len(), mutate(&mut ca, count, seed));
     let probes = inside.iter().chain(&outside[..1]).map(|family| family.probe()).collect();
-    Ok(Case { name, description, content: Content::Trust { ca, crl: None }, probes, chain: Vec::new(), root: None })
+    Ok(Case {
+        name,
+        description,
+        content: Content::Trust { ca, crl: None },
+        probes,
+        chain: Vec::new(),
+        root: None,
+        stored: None,
+    })
 }

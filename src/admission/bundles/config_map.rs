@@ -17,8 +17,7 @@ pub(super) const KIND: Kind<'static> = Kind { group: "", version: "v1", kind: "C
 pub(super) fn locations(object: &Json<'_>, old: Option<&Json<'_>>) -> Option<BundleLocations> {
     let text = |object: &Json<'_>, key: &str| object["data"][key].as_str().map(|text| text.as_bytes().to_vec());
     let had_bundle = old.is_some_and(|old| CA_KEYS.iter().any(|key| text(old, key).is_some()));
-    let mut location =
-        BundleLocation::new(String::new(), SecretUsage { ca_required: had_bundle, ..SecretUsage::default() });
+    let mut location = BundleLocation::new(String::new(), SecretUsage::default());
     for key in CA_KEYS {
         if let Some(text) = text(object, key) {
             location.texts.data.insert(key.to_owned(), Zeroizing::new(text));

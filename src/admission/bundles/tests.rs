@@ -366,7 +366,7 @@ fn judges_only_guarded_config_maps() {
     );
     let mut without_ca = config_map("");
     without_ca["data"] = json!({});
-    assert_eq!(denials(&without_ca, Some(&config_map(&ca("a").pem()))), [("empty", "data".to_owned())]);
+    assert_eq!(denials(&without_ca, Some(&config_map(&ca("a").pem()))), [("taken-away", "data[ca.crt]".to_owned())]);
 }
 
 #[test]

@@ -37,6 +37,28 @@ impl<'a> Store<'a> {
         now: Timestamp,
         budget: &mut Budget,
     ) -> Option<Blocked<'s>> {
+        self.issued(ca, shape, now, budget)?.err()?
+    }
+
+    /// Whether certificates of this shape that a CA issues are accepted, whether the bundle has the CA or not. `None` if it is not known.
+    pub(crate) fn accepts_issued(
+        &self,
+        ca: &Certificate,
+        shape: LeafShape,
+        now: Timestamp,
+        budget: &mut Budget,
+    ) -> Option<bool> {
+        Some(self.issued(ca, shape, now, budget)?.is_ok())
+    }
+
+    /// The error is the certificate of the bundle that is the reason, if it is another one than the CA.
+    fn issued<'s>(
+        &'s self,
+        ca: &'s Certificate,
+        shape: LeafShape,
+        now: Timestamp,
+        budget: &mut Budget,
+    ) -> Option<Result<(), Option<Blocked<'s>>>> {
         let parsed = ParsedCert::read(ca)?;
         let key_id = match (shape, parsed.subject_key_id) {
             (LeafShape::WithKeyId, None) => return None,
@@ -49,16 +71,23 @@ impl<'a> Store<'a> {
         let mut choices = Choices::new(!self.is_ordered());
         for _ in 0..MAX_PATHS {
             budget.path().ok()?;
-            let path = self.path(&chain, &mut choices, budget).ok()?;
+            let path = match self.path(&chain, &mut choices, budget) {
+                Ok(path) => path,
+                Err(Refused::Budget) => return None,
+                Err(_) => return Some(Err(None)),
+            };
             let issuer = path.links.get(1)?;
             if issuer.certificate.public_key != ca.public_key {
                 let by = self.find(&issuer.certificate.fingerprint)?;
                 let (subject, issuer) = (certificate.subject.clone(), ca.subject.clone());
-                return Some(Blocked { by, has_its_subject: true, refused: Refused::Signature { subject, issuer } });
+                let refused = Refused::Signature { subject, issuer };
+                return Some(Err(Some(Blocked { by, has_its_subject: true, refused })));
             }
             budget.grant(&[leaf, issuer]);
-            let verdict = path_checks::path(self, &path, &[], Purpose::Client, now, budget);
-            if let Err(refused) = verdict {
+            if let Err(refused) = path_checks::path(self, &path, &[], Purpose::Client, now, budget) {
+                if refused == Refused::Budget {
+                    return None;
+                }
                 let mut subjects = path.links.iter().map(|link| link.certificate.subject.as_str());
                 let at = match &refused {
                     // The key that verifies it is of another type, or nothing verifies such a signature.
@@ -66,13 +95,13 @@ impl<'a> Store<'a> {
                     refused => subjects.skip(1).position(|link| refused.is_about(link))? + 1,
                 };
                 let by = self.find(&path.links.get(at)?.certificate.fingerprint)?;
-                return (by != ca).then_some(Blocked { by, has_its_subject: at == 1, refused });
+                return Some(Err((by != ca).then_some(Blocked { by, has_its_subject: at == 1, refused })));
             }
             if !choices.next() {
                 break;
             }
         }
-        None
+        Some(Ok(()))
     }
 
     fn find(&self, fingerprint: &str) -> Option<&'a Certificate> {

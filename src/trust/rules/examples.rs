@@ -6,7 +6,7 @@ use super::RULES;
 use crate::trust::fixtures::{
     Leaf, block, ca, ca_between, ca_with, ca_with_rsa_bits, ca_without_key_id, now, secret, signed_with,
 };
-use crate::trust::{GatewayUse, SecretUsage, judge};
+use crate::trust::{GatewayUse, SecretUsage, judge, judge_update};
 
 type Data = Vec<(&'static str, String)>;
 
@@ -22,6 +22,7 @@ fn data(rule: &str) -> Data {
         "unparsable" => bundle(block("CERTIFICATE", b"no")),
         "dropped-by-proxy" => bundle(format!("\u{feff}{}", root.pem())),
         "empty" => bundle(String::new()),
+        "taken-away" => vec![],
         "private-key-in-bundle" => bundle(leaf.key_pem() + &root.pem()),
         "not-a-ca" => bundle(leaf.pem()),
         "pair-incomplete" => vec![("tls.crt", leaf.pem())],
@@ -87,6 +88,8 @@ fn examples_are_messages_of_their_rules() {
         name: "public".to_owned(),
         hosts: vec!["shop.example.com".to_owned(), "pay.example.com".to_owned()],
     }];
+    let leaf = ca("root").leaf("shop.example.com");
+    let stored = secret(&[("tls.crt", &leaf.pem()), ("tls.key", &leaf.key_pem())]);
     for rule in RULES {
         let data = data(rule.id);
         let mut secret = secret(&data.iter().map(|(key, text)| (*key, text.as_str())).collect::<Vec<_>>());
@@ -99,7 +102,10 @@ fn examples_are_messages_of_their_rules() {
             gateways: if rule.id == "hosts-not-covered" { &gateways } else { &[] },
             ..SecretUsage::default()
         };
-        let found = judge(&secret, usage, now());
+        let found = match rule.id {
+            "taken-away" => judge_update(&stored, &secret, usage, now()),
+            _ => judge(&secret, usage, now()),
+        };
         let message = found.iter().find(|f| f.rule == rule.id).map(|f| without_lines(&f.message));
         assert_eq!(message.as_deref(), Some(without_lines(rule.example).as_str()), "{}", rule.id);
     }

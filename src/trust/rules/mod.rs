@@ -25,6 +25,7 @@ mod private_key_in_bundle;
 mod refused_by_clients;
 mod same_subject_ambiguity;
 mod superseded;
+mod taken_away;
 mod too_large;
 mod unparsable;
 mod weak_key;
@@ -39,6 +40,7 @@ pub const RULES: &[Rule] = &[
     unparsable::RULE,
     dropped_by_proxy::RULE,
     empty::RULE,
+    taken_away::RULE,
     private_key_in_bundle::RULE,
     not_a_ca::RULE,
     pair_incomplete::RULE,
@@ -158,6 +160,13 @@ pub(crate) fn run(mut context: RuleContext<'_>) -> Vec<JudgedSecret> {
         let new = new.filter(|j| j.finding.severity == Severity::Deny && reported.insert(j.owned()));
         judged.extend(new.map(|j| future_findings::warning(j, at)));
     }
+    judged
+}
+
+/// What the deletion of a Secret takes away, as warnings: the context is that of an update which empties it.
+pub(crate) fn run_on_deletion(context: &RuleContext<'_>) -> Vec<JudgedSecret> {
+    let mut judged: Vec<_> = judged(context, |rule| rule.id == taken_away::RULE.id).collect();
+    judged.iter_mut().for_each(|j| j.finding.severity = Severity::Warn);
     judged
 }
 

@@ -119,5 +119,5 @@ pub(crate) fn case(number: usize) -> Result<Case> {
     };
     let content = Content::Trust { ca: block("CERTIFICATE", &root).into_bytes(), crl };
     let probes = clients.into_iter().map(probe).collect::<Result<_>>()?;
-    Ok(Case { name, description, content, probes, chain: Vec::new(), root: None })
+    Ok(Case { name, description, content, probes, chain: Vec::new(), root: None, stored: None })
 }

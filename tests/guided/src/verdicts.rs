@@ -81,7 +81,7 @@ fn edited(seed: &mut Seed) -> Result<Case> {
         probes.push(presented(leaf, der)?);
     }
     let content = Content::Trust { ca, crl: None };
-    Ok(Case { name: "edited".to_owned(), description, content, probes, chain: Vec::new(), root: None })
+    Ok(Case { name: "edited".to_owned(), description, content, probes, chain: Vec::new(), root: None, stored: None })
 }
 
 /// Whether a certificate cannot be parsed, or has the key of this identity. With another key a handshake fails for the
