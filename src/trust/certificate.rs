@@ -170,6 +170,12 @@ impl Certificate {
         now.as_second() < self.not_before.as_second()
     }
 
+    /// Whether it has signed certificate timestamps (RFC 6962 section 3.3), as only public CAs add them.
+    pub(crate) fn has_scts(&self) -> bool {
+        const OID: [u8; 12] = [6, 10, 0x2b, 6, 1, 4, 1, 0xd6, 0x79, 2, 4, 2];
+        self.der.windows(OID.len()).any(|bytes| bytes == OID)
+    }
+
     /// Whether `now` is in its validity.
     pub fn is_valid_at(&self, now: Timestamp) -> bool {
         !self.is_expired(now) && !self.is_not_yet_valid(now)

@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 
 use crate::{
     client::{self, Outcome},
-    expect,
+    expect, pki,
     proxy::{Content, Update},
 };
 
@@ -139,7 +139,7 @@ pub(crate) struct Result {
     lists_refuse: bool,
     /// Whether a client is refused because another CA has the subject of its CA.
     shadowed: bool,
-    /// Whether a client that trusts only the root misses an issuer in a chain of several certificates.
+    /// Whether a client that trusts only the root misses an issuer in the chain.
     lacks_issuer: bool,
 }
 
@@ -212,8 +212,8 @@ impl Case {
             (Verdict::Deny, Effect::Works) if !self.is_policy(&rules, &findings) => {
                 disagree(format!("denied by {rules:?}, none of which is a policy, but it works"));
             }
-            (Verdict::Allow, _) if result.lacks_issuer => {
-                disagree("allowed, and a client that trusts the root misses an issuer".to_owned());
+            (Verdict::Allow, _) if result.lacks_issuer && self.is_accepted_next_to_its_root(now) => {
+                disagree("allowed next to its root, and a client that trusts the root misses an issuer".to_owned());
             }
             (Verdict::Allow | Verdict::Warn, Effect::Rejects) => disagree("allowed, and Envoy rejects it".to_owned()),
             (Verdict::Deny, Effect::Rejects) if ca_required && rules.iter().all(|rule| POLICIES.contains(rule)) => {
@@ -300,6 +300,14 @@ impl Case {
         let said =
             |label| format!("the update is reported to take nothing away, and its client {label} is refused now");
         labels.into_iter().map(said).collect()
+    }
+
+    /// Whether there is no finding on a pair with its root under `ca.crt`.
+    fn is_accepted_next_to_its_root(&self, now: Timestamp) -> bool {
+        let mut secret = self.secret();
+        let root = self.root.as_ref().map(|root| pki::block("CERTIFICATE", root)).unwrap_or_default();
+        secret.data.insert("ca.crt".to_owned(), Zeroizing::new(root.into_bytes()));
+        judge(&secret, SecretUsage::default(), now).is_empty()
     }
 
     /// Whether the text has bytes beyond ASCII. trustspan's verdict is then the stricter one of x86-64 and arm64, and
@@ -398,11 +406,10 @@ impl Case {
         };
         let read: Vec<_> = bundle.entries.iter().map(|entry| entry.certificate.der.as_slice()).collect();
         let bytes = visible(self.bytes());
-        // A leaf alone may be sufficient, since clients can have its issuer.
-        result.lacks_issuer =
-            shown.len() > 1 && self.root.as_ref().is_some_and(|root| client::lacks_issuer(shown, root));
+        result.lacks_issuer = self.root.as_ref().is_some_and(|root| client::lacks_issuer(shown, root));
         let dropped = self.chain.iter().any(|certificate| holds(&bytes, certificate) && !shown.contains(certificate));
-        result.effect = match (dropped, result.lacks_issuer) {
+        // A leaf alone may be sufficient, since clients can have its issuer.
+        result.effect = match (dropped, result.lacks_issuer && shown.len() > 1) {
             (true, _) => Effect::Drops,
             (false, true) => Effect::RefusesAll,
             (false, false) => Effect::Works,

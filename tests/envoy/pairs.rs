@@ -17,6 +17,12 @@ pub(crate) fn case(number: usize) -> Result<Case> {
     let mut keys = Keys::shuffled(seed);
     let root = Identity::root(Spec::ca("root"), keys.any()?)?;
     let sub = root.issue(Spec { authority_key_id: true, ..Spec::ca("sub") }, keys.any()?)?;
+    // Sometimes the chain lacks a CA above the leaf's issuer.
+    let sub = if seed.below(4) == 0 {
+        sub.issue(Spec { authority_key_id: true, ..Spec::ca("sub of sub") }, keys.any()?)?
+    } else {
+        sub
+    };
     let kind = [Kind::P256, Kind::P256, Kind::P384, Kind::P521, Kind::Rsa2048, Kind::Ed25519][seed.below(6) as usize];
     let dates = [Dates::Valid, Dates::Valid, Dates::Valid, Dates::Expired, Dates::Future][seed.below(5) as usize];
     let basic = [Basic::Absent, Basic::NotCa, Basic::Ca][seed.below(3) as usize];

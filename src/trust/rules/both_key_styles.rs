@@ -58,7 +58,8 @@ mod tests {
 
     #[test]
     fn accepts_one_style_and_the_same_in_both() {
-        let (one, leaf) = (ca("one"), ca("one").leaf("a"));
+        let one = ca("one");
+        let leaf = one.leaf("a");
         let (pem, key) = (leaf.pem(), leaf.key_pem());
         assert_eq!(verdicts(&secret(&[("cert", &pem), ("key", &key), ("ca.crt", &one.pem())])), NOTHING);
         let crlf = pem.replace('\n', "\r\n");
