@@ -42,12 +42,18 @@ fn claimed(entry: &Entry, role: Role, now: Timestamp) -> SecretUsage<'_> {
 
 /// The use of a Secret that no GatewaySecret names as its source or managed Secret: this replica may not know its GatewaySecret yet. A Secret
 /// with a CA is an issuer's, since gateways serve leaves.
-pub(super) fn unclaimed(
+pub(super) fn unclaimed<'r>(
     request: &Request<'_>,
-    registry: &Registry,
+    registry: &'r Registry,
     contents: &ParsedSecret<'_>,
-) -> SecretUsage<'static> {
-    let mut usage = registry.usage(request.namespace, request.name);
+) -> SecretUsage<'r> {
+    let mut usage: SecretUsage<'r> = registry.usage(request.namespace, request.name);
+    let served = registry.served(request.namespace, request.name).filter(|_| usage.kind == UsageKind::Serving);
+    if let Some(served) = served {
+        usage.gateways = &served.gateways;
+        usage.ca_required = served.verifies_clients;
+        return usage;
+    }
     let is_managed = contents.secret.labels.get(MANAGED_LABEL).is_some_and(|value| value == "true");
     if usage.kind == UsageKind::Serving && contents.presents_ca() && !is_managed {
         usage.kind = UsageKind::SigningCa;

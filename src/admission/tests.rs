@@ -2,6 +2,7 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
+use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, SanType};
 
 use super::*;
 use crate::api::GatewayUse;
@@ -458,6 +459,56 @@ fn only_warns_about_a_secret_in_an_unguarded_namespace_of_the_input() {
     assert_eq!(severities(&context(&[gateway("root")])), Some(Severity::Deny), "the input has other objects");
     assert_eq!(severities(&context(&[namespace(json!({GUARD: GUARD_ENABLED}))])), Some(Severity::Deny));
     assert_eq!(severities(&context(&[namespace(json!({"team": "mesh"}))])), Some(Severity::Warn));
+}
+
+/// Without a GatewaySecret.
+#[test]
+fn judges_a_secret_for_the_gateways_of_the_input_that_name_it() {
+    let root = ca("root");
+    let tls = |mode: &str| json!({"mode": mode, "credentialName": "shop"});
+    let gateway = |tls: Json<'static>, host: &str| {
+        let servers = json!([{"hosts": [host], "tls": tls}]);
+        json!({
+            "apiVersion": "networking.istio.io/v1", "kind": "Gateway", "metadata": {"namespace": "mesh", "name": "public"},
+            "spec": {"selector": {"istio": "ingressgateway"}, "servers": servers},
+        })
+    };
+    let secret = |leaf: &Leaf, name: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "mesh", "name": name},
+            "stringData": {"tls.crt": leaf.pem(), "tls.key": leaf.key_pem()},
+        })
+    };
+    let found = |leaf: &Leaf, others: &[Json<'static>]| {
+        let mut inventory = Inventory::new(Vec::<Entry>::new());
+        others.iter().for_each(|object| inventory.take(&object.into(), "default", now()));
+        checked(&secret(leaf, "shop"), &Context::new(inventory, Outlook::Whole, now())).unwrap()
+    };
+    let shop = root.leaf("shop.example.com");
+    let of = |mode: &str| gateway(tls(mode), "shop.example.com");
+    assert_eq!(found(&shop, &[of("SIMPLE")]), []);
+    assert_eq!(found(&shop, &[of("MUTUAL")]), [("empty", Severity::Deny)]);
+    assert_eq!(found(&shop, &[of("MUTUAL"), secret(&shop, "shop-cacert")]), [], "istiod takes the CAs from that one");
+    let elsewhere = json!({"mode": "MUTUAL", "credentialName": "shop", "caCertCredentialName": "configmap://apps/cas"});
+    assert_eq!(found(&shop, &[gateway(elsewhere, "shop.example.com")]), []);
+    assert_eq!(found(&shop, &[gateway(tls("SIMPLE"), "pay.example.com")]), [("hosts-not-covered", Severity::Warn)]);
+    let of_client = |params: &mut CertificateParams| {
+        params.subject_alt_names = vec![SanType::DnsName("shop.example.com".try_into().unwrap())];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    };
+    let client = root.leaf_with("shop.example.com", of_client);
+    assert_eq!(found(&client, &[]), [], "a client's, as far as is known");
+    assert_eq!(found(&client, &[of("SIMPLE")]), [("refused-by-clients", Severity::Warn)]);
+    let listener =
+        json!({"hostname": "pay.example.com", "tls": {"mode": "Terminate", "certificateRefs": [{"name": "shop"}]}});
+    let by_name = |namespace: &str| {
+        json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+            "metadata": {"namespace": namespace, "name": "public"}, "spec": {"listeners": [listener.clone()]},
+        })
+    };
+    assert_eq!(found(&shop, &[by_name("mesh")]), [("hosts-not-covered", Severity::Warn)]);
+    assert_eq!(found(&shop, &[by_name("apps")]), [], "it names a Secret of its own namespace");
 }
 
 #[test]

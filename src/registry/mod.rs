@@ -19,7 +19,7 @@ pub use rewrite_blocker::RewriteBlocker;
 
 use crate::api::TrustSourceUse;
 use crate::api::names::managed_config_map_name;
-use crate::trust::{SecretUsage, UsageKind};
+use crate::trust::{GatewayUse, SecretUsage, UsageKind};
 
 /// A snapshot of all GatewaySecrets. Memory grows with GatewaySecrets, never with Secrets.
 #[derive(Clone, Debug, Default)]
@@ -38,6 +38,20 @@ pub struct Registry {
     conflicts: HashMap<String, HashMap<String, usize>>,
     /// Namespace and name of GatewaySecrets that cannot be parsed.
     unread: BTreeSet<(String, String)>,
+    served: ServedSecrets,
+}
+
+/// The Secrets that Gateways without a GatewaySecret serve, by namespace and name. The namespace is empty where any pod may be a gateway. Only
+/// known where all objects are, as in a directory.
+pub(crate) type ServedSecrets = BTreeMap<(String, String), ServedSecret>;
+
+/// How Gateways use a Secret.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ServedSecret {
+    /// The Gateways that serve its certificate.
+    pub(crate) gateways: Vec<GatewayUse>,
+    /// Whether one of them takes its clients' CAs from it.
+    pub(crate) verifies_clients: bool,
 }
 
 /// The role of a Secret for a GatewaySecret.
@@ -120,6 +134,17 @@ impl Registry {
     pub fn with_unread(mut self, unread: impl IntoIterator<Item = (String, String)>) -> Self {
         self.unread.extend(unread);
         self
+    }
+
+    /// Adds the Secrets that Gateways serve.
+    pub(crate) fn with_served(self, served: ServedSecrets) -> Self {
+        Self { served, ..self }
+    }
+
+    /// How Gateways use a Secret that no GatewaySecret names, if that is known.
+    pub(crate) fn served(&self, namespace: &str, name: &str) -> Option<&ServedSecret> {
+        let of = |namespace: &str| self.served.get(&(namespace.to_owned(), name.to_owned()));
+        of(namespace).or_else(|| of(""))
     }
 
     /// Whether a GatewaySecret of that name exists, even if it cannot be parsed.

@@ -15,8 +15,8 @@ use crate::api::names::{
 };
 use crate::api::{GatewaySecretStatus, GatewayUse, Kind, LeafKind, ManagedConfigMap, SourceKind, WorkloadKind};
 use crate::json::Json;
-use crate::registry::{Entry, Place, Registry};
-use crate::rewrite::{self, Named};
+use crate::registry::{Entry, Place, Registry, ServedSecrets};
+use crate::rewrite::{self, Named, TrustSource};
 use crate::trust::{self, Certificate, Secret, Severities, bundle, credential};
 
 /// How complete the objects of an [`Inventory`] are.
@@ -46,6 +46,9 @@ pub struct Inventory {
     owned_config_maps: BTreeMap<(String, String), String>,
     clients: BTreeMap<usize, BTreeMap<String, DeclaredClient>>,
     unguarded: BTreeSet<String>,
+    served: ServedSecrets,
+    /// Namespace and name, without the suffix, of Secrets from which istiod takes CAs instead.
+    siblings: BTreeSet<(String, String)>,
 }
 
 /// The Secret of a declared client. Only public certificates are kept.
@@ -120,7 +123,13 @@ impl Inventory {
     pub fn into_registry(self, outlook: Outlook, now: Timestamp) -> Registry {
         let status = |index, entry| self.status(index, entry, outlook, now);
         let entries = self.claims.entries().iter().enumerate();
-        Registry::new(entries.map(|(index, entry)| Entry { status: status(index, entry), ..Entry::clone(entry) }))
+        let entries = entries.map(|(index, entry)| Entry { status: status(index, entry), ..Entry::clone(entry) });
+        let mut served = self.served.clone();
+        for ((namespace, name), secret) in &mut served {
+            let is_of = |(of, stem): &(String, String)| stem == name && (namespace.is_empty() || of == namespace);
+            secret.verifies_clients &= !self.siblings.iter().any(is_of);
+        }
+        Registry::new(entries).with_served(served)
     }
 
     fn status(&self, index: usize, entry: &Entry, outlook: Outlook, now: Timestamp) -> GatewaySecretStatus {
@@ -194,6 +203,9 @@ impl Inventory {
     fn take_secret(&mut self, object: &Value, namespace: &str, now: Timestamp) {
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         self.take_client(object, namespace, name);
+        if let Some(stem) = name.strip_suffix(CACERT_SUFFIX) {
+            self.siblings.insert((namespace.to_owned(), stem.to_owned()));
+        }
         let Some(place) = self.secrets.get_mut(&(namespace.to_owned(), name.to_owned())) else { return };
         // An unreadable Secret counts as missing here. Admission reports why it cannot be read.
         let claim = self.claims.role(namespace, name);
@@ -237,6 +249,7 @@ impl Inventory {
 
     fn take_gateway(&mut self, kind: Kind<'_>, object: &Value, namespace: &str) {
         let json = Json::from(object);
+        self.take_servers(kind, &json, namespace);
         let names = rewrite::names(kind, &json, namespace);
         for (index, entry) in self.claims.entries().iter().enumerate() {
             let mut ours = names.iter().filter(|named| points_at(named, entry)).peekable();
@@ -248,6 +261,27 @@ impl Inventory {
                     name: object["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
                     hosts: hosts(object, ours),
                 });
+            }
+        }
+    }
+
+    /// The Secrets that the servers of a Gateway present.
+    fn take_servers(&mut self, kind: Kind<'_>, json: &Json<'_>, namespace: &str) {
+        for settings in rewrite::tls_settings(kind, json, namespace).into_iter().filter(|tls| !tls.is_upstream) {
+            for named in &settings.presents {
+                let place = match &named.place {
+                    Place::Namespace(place) | Place::Granted { namespace: place, .. } => *place,
+                    Place::Selected(_) | Place::AllGateways { .. } => "",
+                };
+                let served = self.served.entry((place.to_owned(), named.name.to_owned())).or_default();
+                served.gateways.push(GatewayUse {
+                    group: kind.group.to_owned(),
+                    namespace: namespace.to_owned(),
+                    name: json["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
+                    hosts: settings.hosts.iter().map(|host| (*host).to_owned()).collect(),
+                });
+                served.verifies_clients |=
+                    matches!(&settings.trust, TrustSource::Secret { name, .. } if *name == named.name);
             }
         }
     }

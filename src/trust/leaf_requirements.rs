@@ -6,6 +6,9 @@ use super::der::{self, BIT_STRING, BOOLEAN, CONSTRUCTED, CONTEXT, Cbs, OBJECT, O
 
 /// keyUsage (2.5.29.15).
 const KEY_USAGE: [u8; 3] = [0x55, 0x1d, 0x0f];
+/// extKeyUsage (2.5.29.37), and id-kp-serverAuth.
+const EXTENDED_KEY_USAGE: [u8; 3] = [0x55, 0x1d, 0x25];
+const SERVER_AUTH: [u8; 8] = [0x2b, 6, 1, 5, 5, 7, 3, 1];
 /// TLS feature (RFC 7633: 1.3.6.1.5.5.7.1.24), and its value that requires an OCSP response.
 const TLS_FEATURE: [u8; 8] = [0x2b, 6, 1, 5, 5, 7, 1, 24];
 const STATUS_REQUEST: [u8; 5] = [0x30, 3, 2, 1, 5];
@@ -29,6 +32,15 @@ pub(super) fn has_digital_signature(leaf: &Certificate) -> bool {
         input.0.is_empty() && bits.is_some_and(|bits| bits.0.get(1).is_some_and(|octet| octet & 0x80 != 0))
     };
     extension(leaf, &KEY_USAGE).is_none_or(has_bit)
+}
+
+/// Whether extended key usage is absent or has serverAuth (RFC 5280 section 4.2.1.12). anyExtendedKeyUsage is not enough for BoringSSL.
+pub(super) fn may_serve(leaf: &Certificate) -> bool {
+    let has_usage = |value: &[u8]| {
+        let Ok(mut usages) = Cbs(value).take(SEQUENCE, "") else { return false };
+        std::iter::from_fn(|| usages.any()).any(|(_, usage)| usage == SERVER_AUTH)
+    };
+    extension(leaf, &EXTENDED_KEY_USAGE).is_none_or(has_usage)
 }
 
 /// Whether Envoy requires an OCSP response with it (source/common/tls/server_context_impl.cc).

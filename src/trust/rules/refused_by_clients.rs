@@ -14,8 +14,8 @@ const MESSAGE: usize = 65_000;
 pub(super) const RULE: Rule = Rule {
     id: "refused-by-clients",
     severity: Severity::Warn,
-    summary: "an RSA leaf whose key usage lacks digitalSignature, or a serving chain of more than 65,000 bytes",
-    remedy: "issue the leaf with key usage digitalSignature; send only the leaf and its intermediates",
+    summary: "an RSA leaf without digitalSignature, a leaf of a Gateway without serverAuth, or a chain over 65,000 bytes",
+    remedy: "issue the leaf with digitalSignature and serverAuth; send only the leaf and its intermediates",
     source: "RFC 5280 section 4.2.1.3; Envoy 1.40 as a client and rustls, measured; Chrome has the same BoringSSL",
     example: "tls.crt line 1: the key usage of the RSA leaf CN=shop.example.com lacks digitalSignature, or is malformed. expected \
               digitalSignature: clients built on BoringSSL (Chrome, Envoy) refuse the leaf; reissue it",
@@ -29,7 +29,26 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     let Some((chain, leaf)) = chain.and_then(|chain| Some((chain, chain.bundle.entries.first()?))) else {
         return Vec::new();
     };
-    [usage(chain, leaf), length(chain)].into_iter().flatten().collect()
+    [usage(chain, leaf), purpose(context, chain, leaf), length(chain)].into_iter().flatten().collect()
+}
+
+/// Only of a leaf that a Gateway is known to serve: others may be clients'.
+fn purpose(context: &RuleContext<'_>, chain: &Text, leaf: &BundleEntry) -> Option<Observation> {
+    let certificate = &leaf.certificate;
+    if context.usage.gateways.is_empty() || leaf_requirements::may_serve(certificate) {
+        return None;
+    }
+    let message = format!(
+        "{} line {}: the extended key usage of {} lacks serverAuth, and {} it. expected serverAuth: clients refuse the leaf; reissue it, or          name another Secret",
+        chain.key,
+        leaf.line,
+        brief(&certificate.subject),
+        match context.usage.gateways.len() {
+            1 => "a Gateway serves".to_owned(),
+            count => format!("{count} Gateways serve"),
+        },
+    );
+    Some(Observation::new(chain.field(), format!("purpose {}", certificate.fingerprint), message))
 }
 
 /// `unparsable` reports other leaves without it, whose pair the proxy rejects.
