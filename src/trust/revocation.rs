@@ -50,8 +50,8 @@ impl Revocation {
 
     /// Whether no CA has a list: `crl-missing` reports that once, instead of a finding for each CA.
     pub(crate) fn is_of_no_ca(&self) -> bool {
-        let missing = |(_, refused): &(usize, Refused)| matches!(refused, Refused::CrlMissing { .. });
         let all_blocked = self.valid > 0 && self.blocked.len() == self.valid;
-        self.lists.is_empty() || all_blocked && self.blocked.iter().all(missing)
+        self.lists.is_empty()
+            || all_blocked && self.lists.iter().all(|list| self.unrelated.iter().any(|of| of == list.issuer()))
     }
 }

@@ -120,7 +120,7 @@ fn is_stricter(message: &str) -> bool {
 const SAME_SUBJECT: &[&str] = &["expired-beside-renewed", "same-subject-ambiguity"];
 
 /// Reasons for which the revocation lists of a Secret refuse a client. Such a bundle must have a finding.
-const LISTS: &[&str] = &["crl-missing", "crl-outdated", "crl-unusable"];
+const LISTS: &[&str] = &["crl-missing", "crl-issuer-missing", "crl-outdated", "crl-unusable"];
 
 /// The comparison of one case, for the tables.
 pub(crate) struct Result {

@@ -205,9 +205,20 @@ pub(super) fn check(
 impl Store<'_> {
     /// The issuers of lists that are not of a CA in the bundle.
     pub(crate) fn unrelated_lists(&self) -> Vec<String> {
-        let unrelated = self.crls.iter().filter(|(name, _)| !self.by_subject.contains_key(**name));
-        let mut issuers: Vec<_> =
-            unrelated.flat_map(|(_, lists)| lists.first()).map(|list| list.issuer_text.clone()).collect();
+        // A hostile Secret has thousands of each with one name.
+        const COMPARED: usize = 32;
+        let is_of = |list: &Crl, at: &usize| {
+            let ca = self.anchors[*at].parsed();
+            ca.is_some_and(|ca| list.authority.as_ref().is_none_or(|id| id.fits(ca)))
+        };
+        let unrelated = |(name, lists): (&&Name, &Vec<&Crl>)| {
+            let cas = self.by_subject.get(*name).map(Vec::as_slice).unwrap_or_default();
+            let list = lists.first().filter(|_| {
+                !lists.iter().take(COMPARED).any(|list| cas.iter().take(COMPARED).any(|ca| is_of(list, ca)))
+            });
+            list.map(|list| list.issuer_text.clone())
+        };
+        let mut issuers: Vec<_> = self.crls.iter().filter_map(unrelated).collect();
         issuers.sort();
         issuers
     }
@@ -252,8 +263,12 @@ fn check_query(
         Some((score, *crl, signer))
     });
     let scored: Vec<_> = scored.collect();
+    let (issuer, has_certificate) = (query.issuer_text.to_owned(), above.iter().any(|ca| ca.subject == *query.issuer));
+    if !lists.is_empty() && !has_certificate {
+        return Err(Refused::CrlIssuerMissing { issuer });
+    }
     let Some(best) = scored.iter().map(|(score, ..)| *score).max() else {
-        return Err(Refused::CrlMissing { issuer: query.issuer_text.to_owned() });
+        return Err(Refused::CrlMissing { issuer, has_certificate });
     };
     let count = if store.is_ordered() { 1 } else { usize::MAX };
     let mut equals = scored.iter().filter(|(score, ..)| *score == best).take(count);

@@ -210,9 +210,20 @@ pub enum Refused {
     },
     /// `X509_V_ERR_UNABLE_TO_GET_CRL`: with one CRL present, each CA on the path needs one (measured).
     #[error(
-        "no revocation list found for {issuer}. expected one for each CA, since there are lists for others; add it"
+        "no revocation list found for {issuer}. expected one for each CA, since there are lists for others; add it{}",
+        if *has_certificate { "" } else { ", and the certificate of that CA to the bundle" }
     )]
     CrlMissing {
+        /// The CA's subject.
+        issuer: String,
+        /// Whether the path has its certificate, which verifies a list.
+        has_certificate: bool,
+    },
+    /// `X509_V_ERR_UNABLE_TO_GET_CRL_ISSUER`: the CA that signed the list is not on the path.
+    #[error(
+        "the revocation list of {issuer} cannot be verified without the certificate of that CA; add it to the bundle"
+    )]
+    CrlIssuerMissing {
         /// The CA's subject.
         issuer: String,
     },
@@ -333,6 +344,7 @@ impl Refused {
             Self::UnsupportedConstraint { .. } => "unsupported-constraint",
             Self::Policy { .. } => "policy",
             Self::CrlMissing { .. } => "crl-missing",
+            Self::CrlIssuerMissing { .. } => "crl-issuer-missing",
             Self::CrlOutdated { .. } => "crl-outdated",
             Self::CrlUnusable { .. } => "crl-unusable",
             Self::Revoked { .. } => "revoked",

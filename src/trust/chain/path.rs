@@ -91,7 +91,7 @@ impl Choices {
 }
 
 impl<'a> Anchor<'a> {
-    fn parsed(&self) -> Option<&ParsedCert<'a>> {
+    pub(super) fn parsed(&self) -> Option<&ParsedCert<'a>> {
         self.parsed.get_or_init(|| ParsedCert::read(self.certificate)).as_ref()
     }
 }

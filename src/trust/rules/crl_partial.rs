@@ -52,8 +52,8 @@ fn of_no_ca(ca: &Text, revocation: &Revocation) -> impl Iterator<Item = Observat
     revocation.unrelated.iter().map(|issuer| {
         let key = revocation.key;
         let message = format!(
-            "{key}: a revocation list of {}, which is not in {}. expected lists for CAs of the bundle only; add that CA, or \
-            remove the list",
+            "{key}: a revocation list of {}, which is not in {}. expected lists of CAs of the bundle, and of intermediates that clients \
+             present; remove it only if no client presents that CA",
             brief(issuer),
             ca.key
         );

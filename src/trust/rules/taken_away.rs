@@ -1,6 +1,6 @@
 //! `taken-away`: an update after which a Secret lacks what its readers used.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use super::{Observation, Rule, Severity};
 use crate::trust::certificate::Certificate;
@@ -111,18 +111,29 @@ fn single_cas(context: &RuleContext<'_>, old: &ParsedSecret<'_>) -> Option<Obser
 }
 
 fn lists(context: &RuleContext<'_>, old: &ParsedSecret<'_>) -> Option<Observation> {
-    let crl = old.crl().filter(|crl| crl.is_loaded() && !crl.bundle.crls.is_empty())?;
-    let stays = context.loaded_ca().is_some_and(|ca| !ca.bundle.crls.is_empty());
-    if stays || context.crl.is_some() || context.ca.is_none() || context.usage.kind == UsageKind::SigningCa {
-        return None;
-    }
+    let ca = context.loaded_ca().filter(|_| context.usage.kind != UsageKind::SigningCa)?;
+    let issuers = |ca: &Text, crl: Option<&Text>| -> BTreeSet<String> {
+        let lists = crl.iter().filter(|crl| crl.is_loaded()).flat_map(|crl| &crl.bundle.crls);
+        ca.bundle.crls.iter().chain(lists).map(|list| list.issuer().to_owned()).collect()
+    };
+    let (before, after) = (issuers(old.ca()?, old.crl()), issuers(ca, context.crl));
+    let gone: Vec<_> = before.difference(&after).collect();
+    let first = gone.first()?;
+    let more = match gone.len() {
+        1 => String::new(),
+        count => format!(" and {} more", count - 1),
+    };
+    let effect = match context.crl.is_some() || !after.is_empty() {
+        true => "the proxy refuses every client whose path has that CA, since there are other lists",
+        false => "the proxy accepts revoked certificates again",
+    };
+    let key = old.crl().map_or(ca.key, |crl| crl.key);
     let message = format!(
-        "{}: this update takes away {}. expected revocation to stay: the proxy accepts revoked certificates again; write the lists \
-         again, unless nothing is revoked any more",
-        crl.key,
-        counted(crl.bundle.crls.len(), "revocation list"),
+        "{key}: this update takes away the revocation list of {}{more}: {effect}. expected it to stay; write it again, unless no client \
+         needs it",
+        brief(first),
     );
-    Some(Observation::new(crl.field(), "lists", message).only_warns(true))
+    Some(Observation::new(field(key), "lists", message).only_warns(true))
 }
 
 fn valid<'c>(
@@ -223,6 +234,10 @@ mod tests {
         let old = secret(&[("ca.crt", &pem), ("ca.crl", &lists)]);
         let new = secret(&[("ca.crt", &pem)]);
         assert_eq!(found(&old, &new, SecretUsage::default()), [(Severity::Warn, "data[ca.crl]".to_owned())]);
+        let below = root.intermediate("below", |_| {}).crl_pem(2029, 2031, &[]);
+        let more = secret(&[("ca.crt", &pem), ("ca.crl", &(lists.clone() + &below))]);
+        assert_eq!(found(&more, &old, SecretUsage::default()), [(Severity::Warn, "data[ca.crl]".to_owned())]);
+        assert_eq!(found(&old, &more, SecretUsage::default()), []);
         let inside = secret(&[("ca.crt", &(pem + &lists))]);
         assert_eq!(found(&old, &inside, SecretUsage::default()), []);
     }
