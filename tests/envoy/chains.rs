@@ -34,7 +34,7 @@ pub(crate) fn case(number: usize) -> Result<Case> {
             }
             2 => {
                 spec.subject = known.spec.subject.clone();
-                (keys.of(Kind::P256)?, "namesake")
+                (keys.of(Kind::P256)?, "duplicate subject")
             }
             3 => {
                 cas.push((Identity::root(spec, keys.of(Kind::P256)?)?, None));

@@ -144,7 +144,7 @@ fn many_small_certificates() {
             let subject = format!("{}", n / group);
             Crafted { ends: expired(n).to_owned(), ..Crafted::ca(&subject, &subject, n) }
         };
-        trials.extend(written(&format!("namesakes by the {group}"), &[("ca.crt", &cas(4_400, &one))]));
+        trials.extend(written(&format!("duplicate subjects by the {group}"), &[("ca.crt", &cas(4_400, &one))]));
         let renewed = |n: usize| {
             let subject = format!("{}", n / group);
             Crafted { ends: format!("4{}0101000000Z", n % 10), ..Crafted::ca(&subject, &subject, n / group) }
