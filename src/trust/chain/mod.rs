@@ -251,6 +251,13 @@ impl<'a> Store<'a> {
         self.first_refusal(&presented, purpose, now, &mut Budget::default()).is_ok()
     }
 
+    /// Whether a chain leads to a CA of the bundle, by names and key identifiers. Verifies no signature, so it costs little.
+    pub(crate) fn leads_here<'c>(&self, chain: impl IntoIterator<Item = &'c Certificate>) -> Result<(), Refused> {
+        let presented = Presented::read(chain);
+        let mut choices = Choices::new(!self.is_ordered());
+        self.path(&presented.parsed, &mut choices, &Budget::default()).map(drop)
+    }
+
     /// Whether a chain is accepted, or a verdict would exceed the budget.
     pub(crate) fn may_accept<'c>(
         &self,

@@ -27,25 +27,26 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
         return Vec::new();
     }
     let usage = &context.usage;
+    if !usage.distributes_trust && (usage.is_rotated || leaf.has_scts()) {
+        return Vec::new();
+    }
     let store = Store::new(ca.certificates(), None);
-    let served: Vec<_> = chain.certificates().cloned().collect();
-    let Err(refused) = store.verify(&served, Purpose::Server { hosts: &[] }, context.now) else { return Vec::new() };
-    let lacks_issuer =
-        matches!(refused, Refused::UnknownIssuer { .. } | Refused::IssuerKeyId { .. } | Refused::Signature { .. });
+    let refused = match usage.distributes_trust {
+        true => {
+            let served: Vec<_> = chain.certificates().cloned().collect();
+            store.verify(&served, Purpose::Server { hosts: &[] }, context.now).err()
+        }
+        false => store.leads_here(chain.certificates()).err().filter(|refused| *refused != Refused::Budget),
+    };
+    let Some(refused) = refused else { return Vec::new() };
+    let (chain_key, ca_key, name) = (chain.key, ca.key, brief(&leaf.subject));
     let message = match usage.distributes_trust {
         true => format!(
-            "{}: clients take their trust from {}, which does not verify the leaf {}: {refused}",
-            chain.key,
-            ca.key,
-            brief(&leaf.subject)
+            "{chain_key}: clients take their trust from {ca_key}, which does not verify the leaf {name}: {refused}"
         ),
-        false if lacks_issuer && !usage.is_rotated && !leaf.has_scts() => format!(
-            "{}: {} does not verify the leaf {}: {refused}. this is intended only if clients trust another root",
-            chain.key,
-            ca.key,
-            brief(&leaf.subject)
+        false => format!(
+            "{chain_key}: {ca_key} does not verify the leaf {name}: {refused}. this is intended only if clients trust another root"
         ),
-        false => return Vec::new(),
     };
     vec![Observation::new(chain.field(), leaf.fingerprint.as_str(), message).only_warns(!usage.distributes_trust)]
 }
@@ -99,9 +100,10 @@ mod tests {
         let root = ca("root");
         let sub = root.intermediate("sub", |_| {});
         let below = sub.intermediate("below", |_| {});
+        let other = ca("root").leaf_with("a", |params| params.use_authority_key_identifier_extension = true);
         assert_eq!(guarded(&root.pem(), &sub.leaf("a"), ""), WARN, "the leaf alone");
         assert_eq!(guarded(&root.pem(), &below.leaf("a"), &below.pem()), WARN, "a gap above its issuer");
-        assert_eq!(guarded(&root.pem(), &ca("root").leaf("a"), ""), WARN, "another key");
+        assert_eq!(guarded(&root.pem(), &other, ""), WARN, "another key");
         for anchors in [sub.pem(), below.pem() + &root.pem()] {
             assert_eq!(guarded(&anchors, &below.leaf("a"), &below.pem()), []);
         }
