@@ -26,6 +26,9 @@ const LOST_TARGET: Kind = ("lost target", |seed| with(seed, Event::LoseTarget, &
 const BROKEN_ISSUERS: Kind = ("ending with broken issuers", |seed| with(seed, Event::BreakIssuer, &ENDING));
 const FROZEN_GATEWAY: Kind = ("ending with a frozen gateway", |seed| with(seed, Event::FreezeGateway, &ENDING));
 const CLOSED_WINDOWS: Kind = ("ending with closed windows", |seed| with(seed, Event::Windows, &ENDING));
+const UNKNOWN_CLIENTS: Kind =
+    ("ending with unknown clients", |seed| [vec![Event::Windows], with(seed, Event::LoseRequest, &ENDING)].concat());
+const SCALED_UP: Kind = ("scaled up", |seed| with(seed, Event::ScaleUp, &HARMLESS));
 const REFUSED_STEPS: Kind = ("ending with refused steps", |seed| with(seed, Event::RefuseSteps, &ENDING));
 
 /// Lives through one history.
@@ -63,14 +66,14 @@ fn with(seed: &mut Seed, event: Event, others: &[Event]) -> Vec<Event> {
 const NECESSARY: [(Rule, Kind); 15] = [
     (Rule::Pace, HARMLESS_EVENTS),
     (Rule::UnknownIsLagging, HARMLESS_EVENTS),
-    (Rule::UnknownMayEndFirst, CLOSED_WINDOWS),
+    (Rule::UnknownMayEndFirst, UNKNOWN_CLIENTS),
     (Rule::TheEndOverridesClients, BROKEN_ISSUERS),
     (Rule::TheEndOverridesGateways, FROZEN_GATEWAY),
     (Rule::TheEndOverridesPromotion, CLOSED_WINDOWS),
     (Rule::ChainsAreReissued, ENDING_CA),
     (Rule::DelaysOutliveTheirPolicy, LOST_POLICY),
     (Rule::TruststoresHideCas, HARMLESS_EVENTS),
-    (Rule::ProbeUntilSteady, HARMLESS_EVENTS),
+    (Rule::ProbeUntilSteady, SCALED_UP),
     (Rule::SightingsOutliveTheirTarget, LOST_TARGET),
     (Rule::IndependentSteps, REFUSED_STEPS),
     (Rule::RefusalsNameTheirReason, HARMLESS_EVENTS),
