@@ -7,6 +7,7 @@ use super::lost_journal::unknown;
 use super::probe::{ONE, TWO, expanded};
 use super::scene::{HOUR, Scene, before_the_switch, bundle, pair, reissues, source};
 use crate::api::StepName;
+use crate::rotation::planner::rules::{Rule, without};
 use crate::rotation::planner::{Answer, PairOf, Plan, Step};
 use crate::trust::fixtures::{Authority, ca, ca_with, parsed};
 
@@ -148,6 +149,8 @@ fn an_unknown_certificate_is_reissued_before_the_first_ca_expires_despite_a_paus
     };
     let plan = plan_at(&mut scene, end - BEFORE - SECOND);
     assert_eq!((reissues(&plan), until(&plan, StepName::ReissueClients)), (vec![], Some(end - BEFORE)));
+    let without_rule = without(Rule::UnknownMayEndFirst, || plan_at(&mut scene.clone(), end - BEFORE));
+    assert_eq!(reissues(&without_rule), [""; 0], "without the rule the pause lasts");
     assert_eq!(reissues(&plan_at(&mut scene, end - BEFORE)), ["client"]);
 }
 

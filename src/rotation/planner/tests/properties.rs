@@ -26,8 +26,6 @@ const LOST_TARGET: Kind = ("lost target", |seed| with(seed, Event::LoseTarget, &
 const BROKEN_ISSUERS: Kind = ("ending with broken issuers", |seed| with(seed, Event::BreakIssuer, &ENDING));
 const FROZEN_GATEWAY: Kind = ("ending with a frozen gateway", |seed| with(seed, Event::FreezeGateway, &ENDING));
 const CLOSED_WINDOWS: Kind = ("ending with closed windows", |seed| with(seed, Event::Windows, &ENDING));
-const UNKNOWN_CLIENTS: Kind =
-    ("ending with unknown clients", |seed| [vec![Event::Windows], with(seed, Event::LoseRequest, &ENDING)].concat());
 const SCALED_UP: Kind = ("scaled up", |seed| with(seed, Event::ScaleUp, &HARMLESS));
 const REFUSED_STEPS: Kind = ("ending with refused steps", |seed| with(seed, Event::RefuseSteps, &ENDING));
 
@@ -63,10 +61,9 @@ fn with(seed: &mut Seed, event: Event, others: &[Event]) -> Vec<Event> {
 }
 
 /// Each rule that histories can show to be necessary, and the kind of history. Directed tests take the others back.
-const NECESSARY: [(Rule, Kind); 15] = [
+const NECESSARY: [(Rule, Kind); 14] = [
     (Rule::Pace, HARMLESS_EVENTS),
     (Rule::UnknownIsLagging, HARMLESS_EVENTS),
-    (Rule::UnknownMayEndFirst, UNKNOWN_CLIENTS),
     (Rule::TheEndOverridesClients, BROKEN_ISSUERS),
     (Rule::TheEndOverridesGateways, FROZEN_GATEWAY),
     (Rule::TheEndOverridesPromotion, CLOSED_WINDOWS),
