@@ -7,7 +7,7 @@ use crate::stage::{MANAGED, SOURCE, Stage, expect, on_stage, set_status, sound, 
 use crate::testbed::{Authority, Cluster, SOON, Server, User, wait_for};
 
 cases![
-    refuses_to_take_the_ca_out,
+    refuses_to_take_content_away,
     a_dry_run_stores_nothing,
     sound_neighbours_pass,
     refuses_to_delete_a_managed_secret_in_use,
@@ -29,14 +29,26 @@ pub(crate) fn put(stage: &Stage<'_>, secret: &Value) -> crate::testbed::Kubectl 
     stage.kubectl(["apply", "--server-side", "--force-conflicts", "-f", "-"]).stdin(secret.to_string())
 }
 
-fn refuses_to_take_the_ca_out(cluster: &Cluster) -> Result<()> {
+fn refuses_to_take_content_away(cluster: &Cluster) -> Result<()> {
+    let removed = |keys: &[&str]| {
+        let each = keys.iter().map(|key| json!({ "op": "remove", "path": format!("/data/{key}") }));
+        each.collect::<Value>().to_string()
+    };
     on_stage(cluster, |stage| {
-        for (name, labelled) in [(MANAGED, true), (SOURCE, false)] {
+        for (name, labelled, without_ca) in [(MANAGED, true, "empty"), (SOURCE, false, "taken-away")] {
             put(stage, &sound(name, labelled)?.1).ok()?;
-            let out = json!([{ "op": "remove", "path": "/data/ca.crt" }]).to_string();
-            let refused = stage.kubectl(["patch", "secret", name, "--type=json", "--patch", &out]).fails()?;
-            ensure!(refused.contains("empty"), "{name}: saw {refused}");
-            ensure!(stage.get("secret", name)?["data"]["ca.crt"].is_string(), "{name}: ca.crt is gone");
+            let stored = stage.get("secret", name)?["data"].clone();
+            let ways: [(&[&str], &str); 3] = [
+                (&["ca.crt"], without_ca),
+                (&["tls.crt", "tls.key"], "taken-away"),
+                (&["ca.crt", "tls.crt", "tls.key"], "taken-away"),
+            ];
+            for (keys, rule) in ways {
+                let patch = removed(keys);
+                let refused = stage.kubectl(["patch", "secret", name, "--type=json", "--patch", &patch]).fails()?;
+                ensure!(refused.contains(rule), "{name} without {keys:?}: saw {refused}");
+                ensure!(stage.get("secret", name)?["data"] == stored, "{name}: its content has changed");
+            }
         }
         Ok(())
     })
