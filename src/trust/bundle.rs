@@ -143,7 +143,11 @@ fn certificate(block: &Block, aux: bool) -> Result<Certificate, String> {
         // BoringSSL (`PEM_get_EVP_CIPHER_INFO`) reads headers as a sign of encryption, and Envoy has no password for a bundle.
         return Err("text precedes a blank line after BEGIN; remove both".to_owned());
     }
-    let mut certificate = Certificate::parse(&block.content).map_err(|error| error.to_string())?;
+    let mut certificate = Certificate::parse(&block.content).map_err(|error| match is_signed_data(&block.content) {
+        true => "it has the form of PKCS #7; convert it: openssl pkcs7 -print_certs -in FILE, with the label PKCS7"
+            .to_owned(),
+        false => error.to_string(),
+    })?;
     let trailing = &block.content[certificate.der.len()..];
     if aux && !trailing.is_empty() && !der::is_aux(trailing) {
         return Err("bytes follow the certificate in its block; remove them".to_owned());
@@ -304,6 +308,13 @@ mod tests {
             let seen: Vec<_> = read(text.as_bytes()).skipped.iter().map(|s| (s.is_certificate, s.is_pkcs7)).collect();
             assert_eq!(seen, [(true, true)], "{label}");
         }
+    }
+
+    #[test]
+    fn names_pkcs7_under_the_label_of_a_certificate() {
+        let content = [&[0x30, 0x80][..], &SIGNED_DATA].concat();
+        let rejected = read(block("CERTIFICATE", &content).as_bytes()).rejected.expect("the proxy rejects it");
+        assert!(rejected.to_string().contains("openssl pkcs7 -print_certs"), "{rejected}");
     }
 
     #[test]
