@@ -2,10 +2,11 @@
 //! Stateless: computed from `object` and `oldObject`.
 
 use jiff::Timestamp;
+use zeroize::Zeroizing;
 
 use crate::api::names::CARRY_OVER;
 use crate::json::Json;
-use crate::trust::{Certificate, Secret, bundle, carry_over, credential};
+use crate::trust::{Certificate, Secret, SecretUsage, UsageKind, Verdict, bundle, carry_over, credential, judge};
 
 /// The number of old CAs that the value `true` keeps.
 const DEFAULT: usize = 1;
@@ -17,8 +18,33 @@ pub(super) fn bundle(object: &Json<'_>, old: &Json<'_>, now: Timestamp) -> Optio
     let most = most(object["metadata"]["annotations"][CARRY_OVER].as_str()?)?;
     let (key, new) = loaded_bundle(object)?;
     let (_, old) = loaded_bundle(old)?;
-    let whole = carry_over(&new, old, most, now);
+    let whole = harmless(&new, carry_over(&new, old, most, now), now);
     (whole.len() > new.len()).then_some((key, whole))
+}
+
+/// Old CAs that are tried one by one.
+const TRIED: usize = 16;
+
+/// The bundle without the old CAs for which the new ones would be denied, such as one with the same subject and no key identifier: the user's
+/// write must not fail for what this adds. Rule `taken-away` then names them.
+fn harmless(new: &[Certificate], whole: Vec<Certificate>, now: Timestamp) -> Vec<Certificate> {
+    let is_denied = |cas: &[Certificate]| {
+        let text: String = cas.iter().map(Certificate::pem).collect();
+        let data = [("ca.crt".to_owned(), Zeroizing::new(text.into_bytes()))].into();
+        let usage = SecretUsage { kind: UsageKind::TrustBundle, ..SecretUsage::default() };
+        Verdict::of(&judge(&Secret { data, ..Secret::default() }, usage, now)) == Verdict::Deny
+    };
+    if whole.len() == new.len() || !is_denied(&whole) || is_denied(new) {
+        return whole;
+    }
+    let mut kept = new.to_vec();
+    for ca in whole.into_iter().skip(new.len()).take(TRIED) {
+        kept.push(ca);
+        if is_denied(&kept) {
+            kept.pop();
+        }
+    }
+    kept
 }
 
 /// The number of old CAs to keep; `None` for a value without effect.
@@ -41,7 +67,7 @@ fn loaded_bundle(object: &Json<'_>) -> Option<(&'static str, Vec<Certificate>)> 
 mod tests {
     use super::*;
     use crate::json::json;
-    use crate::trust::fixtures::{Authority, ca, ca_between, now};
+    use crate::trust::fixtures::{Authority, ca, ca_between, ca_without_key_id, now};
 
     fn secret(annotation: &str, cas: &[&Authority]) -> Json<'static> {
         let text: String = cas.iter().map(|ca| ca.pem()).collect();
@@ -64,6 +90,14 @@ mod tests {
         assert_eq!(carried("true", &[&new, &old], &[&new, &old]), None);
         assert_eq!(carried("true", &[&newer], &[&new, &old]), names(&["newer", "new"]));
         assert_eq!(carried("2", &[&newer], &[&new, &old]), names(&["newer", "new", "old"]));
+    }
+
+    #[test]
+    fn drops_a_ca_for_which_the_write_would_be_denied() {
+        let (old, older, new) = (ca_without_key_id("root"), ca("older"), ca_without_key_id("root"));
+        assert_eq!(carried("true", &[&new], &[&old]), None);
+        let names = ["CN=root", "CN=older"].map(str::to_owned).to_vec();
+        assert_eq!(carried("2", &[&new], &[&old, &older]), Some(names), "the others are kept");
     }
 
     #[test]
