@@ -123,11 +123,11 @@ fn play(scenario: &Scenario, world: &mut World<'_>, log: File, before: &mut Stri
     applied?;
     world.start_traffic(scenario, log)?;
     world.wait_handshakes(100)?;
-    *before = forecast(&world.operator.status()?);
     if let Expected::Otherwise(rotate) = scenario.expected {
         rotate(world)?;
         return Ok(End::Steady);
     }
+    *before = forecast(&world.operator.status()?);
     if scenario.stops_istiod {
         world.step("istiod stopped")?;
         world.stop_istiod()?;
