@@ -2,7 +2,8 @@
 
 use anyhow::{Context, Result, bail};
 use jiff::{SignedDuration, Timestamp, civil};
-use trustspan::trust::{bundle, chain::Purpose};
+use rustls::pki_types::CertificateDer;
+use trustspan::trust::{Certificate, bundle, chain::Purpose};
 
 use crate::{
     case::{self, Case, Effect, Snapshot, is_cautious},
@@ -99,6 +100,11 @@ fn dated(judge: &Judge, number: usize) -> Result<Trial> {
     let instant = civil::date(year, 1, 1).to_zoned(jiff::tz::TimeZone::UTC)?.timestamp();
     let now = instant.checked_add(SignedDuration::from_secs(seed.below(5) as i64 - 2))?;
     case.description += &format!("; at {now}");
+    // A client that is not valid then is refused for itself.
+    let is_valid = |leaf: &CertificateDer<'_>| Certificate::parse(leaf).is_ok_and(|leaf| leaf.is_valid_at(now));
+    for probe in case.probes.iter_mut().filter(|probe| !probe.identity.cert.first().is_some_and(is_valid)) {
+        probe.plain_of = None;
+    }
     match snapshot(judge, &case, now)? {
         Some(seen) => compared(&case, &seen, now),
         None => Ok(Trial { name, ..Trial::default() }),
