@@ -255,12 +255,8 @@ impl Inventory {
             let mut ours = names.iter().filter(|named| points_at(named, entry)).peekable();
             // A DestinationRule uses the Secret, but status lists only Gateways.
             if ours.peek().is_some() && kind.kind != "DestinationRule" {
-                self.gateways.entry(index).or_default().insert(GatewayUse {
-                    group: kind.group.to_owned(),
-                    namespace: namespace.to_owned(),
-                    name: object["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
-                    hosts: hosts(object, ours),
-                });
+                let used = gateway_use(kind, &json, namespace, hosts(object, ours));
+                self.gateways.entry(index).or_default().insert(used);
             }
         }
     }
@@ -274,12 +270,8 @@ impl Inventory {
                     Place::Selected(_) | Place::AllGateways { .. } => "",
                 };
                 let served = self.served.entry((place.to_owned(), named.name.to_owned())).or_default();
-                served.gateways.push(GatewayUse {
-                    group: kind.group.to_owned(),
-                    namespace: namespace.to_owned(),
-                    name: json["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
-                    hosts: settings.hosts.iter().map(|host| (*host).to_owned()).collect(),
-                });
+                let hosts = settings.hosts.iter().map(|host| (*host).to_owned()).collect();
+                served.gateways.push(gateway_use(kind, json, namespace, hosts));
                 served.verifies_clients |=
                     matches!(&settings.trust, TrustSource::Secret { name, .. } if *name == named.name);
             }
@@ -381,6 +373,11 @@ fn points_at(named: &Named<'_>, entry: &Entry) -> bool {
         Place::Selected(selector) => entry.is_asked_for(selector),
         Place::AllGateways { .. } => true,
     }
+}
+
+fn gateway_use(kind: Kind<'_>, gateway: &Json<'_>, namespace: &str, hosts: Vec<String>) -> GatewayUse {
+    let name = gateway["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    GatewayUse { group: kind.group.to_owned(), namespace: namespace.to_owned(), name, hosts }
 }
 
 /// The hosts that a Gateway serves with the Secrets of a GatewaySecret. Its other servers and listeners have separate

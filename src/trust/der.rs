@@ -126,13 +126,7 @@ pub(crate) fn rejects_clients(aux: &[u8]) -> bool {
         }
         settings.take(CONTEXT | CONSTRUCTED, "").ok()
     };
-    let Some(mut rejected) = rejected() else { return false };
-    while let Some((_, purpose)) = rejected.any() {
-        if purpose == CLIENT_AUTH {
-            return true;
-        }
-    }
-    false
+    rejected().is_some_and(|purposes| purposes.contains(CLIENT_AUTH))
 }
 
 fn algorithm(input: &mut Cbs<'_>) -> Result<()> {
@@ -310,6 +304,11 @@ impl<'a> Cbs<'a> {
         let tag = u32::from(first & 0xe0) << 24 | number;
         // Universal tag 0 marks the end of BER's indefinite lengths.
         (tag & !CONSTRUCTED != 0).then_some(tag)
+    }
+
+    /// Whether one of the elements has this content, up to the first that cannot be read.
+    pub(super) fn contains(mut self, content: &[u8]) -> bool {
+        std::iter::from_fn(|| self.any()).any(|(_, other)| other == content)
     }
 
     /// The next element: definite and minimal length only.

@@ -36,10 +36,7 @@ pub(super) fn has_digital_signature(leaf: &Certificate) -> bool {
 
 /// Whether extended key usage is absent or has serverAuth (RFC 5280 section 4.2.1.12). anyExtendedKeyUsage is not enough for BoringSSL.
 pub(super) fn may_serve(leaf: &Certificate) -> bool {
-    let has_usage = |value: &[u8]| {
-        let Ok(mut usages) = Cbs(value).take(SEQUENCE, "") else { return false };
-        std::iter::from_fn(|| usages.any()).any(|(_, usage)| usage == SERVER_AUTH)
-    };
+    let has_usage = |value: &[u8]| Cbs(value).take(SEQUENCE, "").is_ok_and(|usages| usages.contains(&SERVER_AUTH));
     extension(leaf, &EXTENDED_KEY_USAGE).is_none_or(has_usage)
 }
 

@@ -263,12 +263,13 @@ fn check_query(
         Some((score, *crl, signer))
     });
     let scored: Vec<_> = scored.collect();
-    let (issuer, has_certificate) = (query.issuer_text.to_owned(), above.iter().any(|ca| ca.subject == *query.issuer));
-    if !lists.is_empty() && !has_certificate {
-        return Err(Refused::CrlIssuerMissing { issuer });
+    let issuer = || query.issuer_text.to_owned();
+    let has_certificate = || above.iter().any(|ca| ca.subject == *query.issuer);
+    if !lists.is_empty() && !has_certificate() {
+        return Err(Refused::CrlIssuerMissing { issuer: issuer() });
     }
     let Some(best) = scored.iter().map(|(score, ..)| *score).max() else {
-        return Err(Refused::CrlMissing { issuer, has_certificate });
+        return Err(Refused::CrlMissing { issuer: issuer(), has_certificate: has_certificate() });
     };
     let count = if store.is_ordered() { 1 } else { usize::MAX };
     let mut equals = scored.iter().filter(|(score, ..)| *score == best).take(count);
