@@ -281,21 +281,6 @@ pub enum Refused {
 }
 
 impl Refused {
-    /// Whether the reason lies in the certificate with this subject, rather than in one below it.
-    pub(super) fn is_about(&self, certificate: &str) -> bool {
-        match self {
-            Self::Signature { issuer, .. }
-            | Self::NameConstraints { issuer, .. }
-            | Self::UnsupportedConstraint { issuer, .. } => issuer == certificate,
-            Self::Expired { subject, .. }
-            | Self::NotYetValid { subject, .. }
-            | Self::InvalidExtension { subject }
-            | Self::Rejected { subject }
-            | Self::Policy { subject } => subject == certificate,
-            _ => false,
-        }
-    }
-
     /// How much the reason helps to fix the chain; of several reasons the highest is reported.
     pub fn rank(&self) -> u8 {
         match self {

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 
 use super::parsed_cert::ParsedCert;
 use super::path::Choices;
+use super::path_checks::Failure;
 use super::{Budget, Purpose, Refused, Store, path_checks};
 use crate::trust::Certificate;
 use crate::trust::limits::MAX_PATHS;
@@ -84,16 +85,10 @@ impl<'a> Store<'a> {
                 return Some(Err(Some(Blocked { by, has_its_subject: true, refused })));
             }
             budget.grant(&[leaf, issuer]);
-            if let Err(refused) = path_checks::path(self, &path, &[], Purpose::Client, now, budget) {
+            if let Err(Failure { at, refused }) = path_checks::path(self, &path, &[], Purpose::Client, now, budget) {
                 if refused == Refused::Budget {
                     return None;
                 }
-                let mut subjects = path.links.iter().map(|link| link.certificate.subject.as_str());
-                let at = match &refused {
-                    // The key that verifies it is of another type, or nothing verifies such a signature.
-                    Refused::SignatureAlgorithm { subject } => subjects.position(|link| link == subject)? + 1,
-                    refused => subjects.skip(1).position(|link| refused.is_about(link))? + 1,
-                };
                 let by = self.find(&path.links.get(at)?.certificate.fingerprint)?;
                 return Some(Err((by != ca).then_some(Blocked { by, has_its_subject: at == 1, refused })));
             }

@@ -123,7 +123,7 @@ fn remedy(blocked: &Blocked<'_>, line: usize) -> String {
 mod tests {
     use crate::trust::Severity;
     use crate::trust::fixtures::{
-        Authority, block, ca, ca_between, ca_without_key_id, element, findings, findings_in_order, secret,
+        Authority, block, ca, ca_between, ca_with, ca_without_key_id, element, findings, findings_in_order, secret,
     };
 
     fn found(cas: &[&str]) -> Vec<(Severity, String)> {
@@ -174,6 +174,18 @@ mod tests {
         let found = findings(&secret(&[("ca.crt", &first.concat())])).into_iter().filter(|f| f.rule == super::RULE.id);
         let found: Vec<_> = found.map(|f| (f.severity, f.message.contains("Envoy before 1.38"))).collect();
         assert_eq!(found, [(Severity::Warn, true); 2], "another proxy may take the other");
+    }
+
+    /// Found: `pki-4024`, with seed 197104299 of the comparison with BoringSSL.
+    #[test]
+    fn rejects_a_cross_signed_ca_below_an_issuer_of_its_name_that_is_not_valid() {
+        let own = ca_with("root", |params| params.use_authority_key_identifier_extension = true);
+        for issuer in [ca_between("root", 2020, 2025), ca_between("root", 2031, 2040)] {
+            let (cross, issuer, own) = (issuer.cross(&own), issuer.pem(), own.pem());
+            let found = found(&[&cross, &own, &issuer]);
+            assert_eq!(found.iter().map(|f| f.0).collect::<Vec<_>>(), [Severity::Deny; 2], "{found:?}");
+            assert!(found[0].1.contains("remove line"), "{}", found[0].1);
+        }
     }
 
     #[test]
