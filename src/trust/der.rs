@@ -192,7 +192,8 @@ pub(super) fn valid_value(tag: u32, value: &[u8]) -> bool {
         2 | 10 => valid_integer(value),
         3 => valid_bits(value),
         5 => value.is_empty(),
-        6 => object(value).is_ok(),
+        // An OBJECT IDENTIFIER or a RELATIVE-OID, which the BoringSSL of Envoy 1.40 takes with any content, and a newer one does not.
+        6 | 13 => object(value).is_ok(),
         23 | 24 => valid_time(tag, value) || has_offset(tag, value),
         0x2000_0008 | 0x2000_000B | SEQUENCE | SET | 0x2000_001D => true,
         8 | 11 | 16 | 17 | 29 => false,
@@ -415,6 +416,7 @@ mod tests {
     fn accepts_only_canonical_integers_bits_and_objects() {
         assert!(valid_integer(&[0]) && valid_integer(&[0, 0x80]) && valid_integer(&[0xff]));
         assert!(!valid_integer(&[]) && !valid_integer(&[0, 1]) && !valid_integer(&[0xff, 0x80]));
+        assert!(valid_value(13, &[1]) && !valid_value(13, &[]) && !valid_value(13, &[0, 0x80]), "a RELATIVE-OID");
         assert!(valid_bits(&[0]) && valid_bits(&[7, 0x80]) && valid_bits(&[0, 1]));
         assert!(!valid_bits(&[]) && !valid_bits(&[1]) && !valid_bits(&[8, 0]) && !valid_bits(&[1, 1]));
         assert!(object(&[0x55, 4, 3]).is_ok() && object(&[0x88, 0x37]).is_ok());

@@ -30,6 +30,7 @@ CHAIN = "src/trust/chain/mod.rs"
 CONSTRAINTS = "src/trust/chain/constraints.rs"
 CRL = "src/trust/chain/crl.rs"
 DER = "src/trust/der.rs"
+ISSUING = "src/trust/chain/issuing.rs"
 MALFORMED = "src/trust/malformed_pem.rs"
 NAMES = "src/trust/chain/general_name.rs"
 PATH = "src/trust/chain/path_checks.rs"
@@ -132,8 +133,16 @@ FIXES = [
         "(valid(&pair.first.certificate) || pair.have_different_key_ids())",
         "valid(&pair.first.certificate)",
     ),
+    (
+        "reason-by-subject",
+        ISSUING,
+        "                let by = self.find(&path.links.get(at)?",
+        """let at = path.links.iter().position(|link| link.certificate.subject == path.links[at].certificate.subject)?;
+let by = self.find(&path.links.get(at)?""",
+    ),
     ("trust-settings", BUNDLE, "aux && der::rejects_clients(trailing)", "aux && trailing.is_empty()"),
     ("taken-away", TAKEN_AWAY, "        return None;\n    }\n    let mut seen", "    }\n    return None;\n    let mut seen"),
+    ("relative-object-id", DER, "6 | 13 => object", "6 => object"),
     ("signature-length", DER, "if has_long_length(signature)", "if false"),
 ]
 
