@@ -1,12 +1,16 @@
 //! Carry-over: a Secret with the annotation keeps its old CAs, after the new ones, in the write that replaces them, by any user.
-//! Stateless: computed from `object` and `oldObject`.
+//! Computed from `object` and `oldObject`, without what a GatewaySecret distrusts that takes CAs from the Secret.
 
 use jiff::Timestamp;
 use zeroize::Zeroizing;
 
-use crate::api::names::CARRY_OVER;
+use super::connectivity;
+use crate::api::names::{CARRY_OVER, CLIENT_LABEL};
 use crate::json::Json;
-use crate::trust::{Certificate, Secret, SecretUsage, UsageKind, Verdict, bundle, carry_over, credential, judge};
+use crate::registry::{Entry, Registry};
+use crate::trust::{
+    Certificate, Secret, SecretUsage, UsageKind, Verdict, bundle, carry_over, credential, is_distrusted, judge,
+};
 
 /// The number of old CAs that the value `true` keeps.
 const DEFAULT: usize = 1;
@@ -14,12 +18,30 @@ const DEFAULT: usize = 1;
 /// The CA key of a Secret, and the bundle to write under it; `None` if no CA is carried over.
 ///
 /// [`carry_over`] chooses them, up to the number in the annotation. A write that has the old CAs already is not changed.
-pub(super) fn bundle(object: &Json<'_>, old: &Json<'_>, now: Timestamp) -> Option<(&'static str, Vec<Certificate>)> {
+pub(super) fn bundle(
+    object: &Json<'_>,
+    old: &Json<'_>,
+    namespace: &str,
+    registry: &Registry,
+    now: Timestamp,
+) -> Option<(&'static str, Vec<Certificate>)> {
     let most = most(object["metadata"]["annotations"][CARRY_OVER].as_str()?)?;
     let (key, new) = loaded_bundle(object)?;
-    let (_, old) = loaded_bundle(old)?;
+    let (_, mut old) = loaded_bundle(old)?;
+    let entries = concerned(object, namespace, registry);
+    old.retain(|ca| entries.iter().all(|entry| !is_distrusted(ca, &entry.spec.distrusted_cas)));
     let whole = harmless(&new, carry_over(&new, old, most, now), now);
     (whole.len() > new.len()).then_some((key, whole))
+}
+
+/// The GatewaySecrets that name a Secret, whose gateways take CAs from it, or whose client it is.
+fn concerned<'r>(object: &'r Json<'_>, namespace: &'r str, registry: &'r Registry) -> Vec<&'r Entry> {
+    let metadata = &object["metadata"];
+    let name = metadata["name"].as_str().unwrap_or_default();
+    let readers: Vec<_> = registry.readers_of("Secret", namespace, name).map(|(entry, _)| entry).collect();
+    let named = registry.role(namespace, name).map(|(entry, _)| entry);
+    let declared = connectivity::declared(metadata["labels"][CLIENT_LABEL].as_str(), namespace, registry);
+    readers.into_iter().chain(named).chain(declared).collect()
 }
 
 /// Old CAs that are tried one by one.
@@ -66,8 +88,10 @@ fn loaded_bundle(object: &Json<'_>) -> Option<(&'static str, Vec<Certificate>)> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::TrustSourceUse;
     use crate::json::json;
-    use crate::trust::fixtures::{Authority, ca, ca_between, ca_without_key_id, now};
+    use crate::registry::tests::entry;
+    use crate::trust::fixtures::{Authority, ca, ca_between, ca_without_key_id, now, parsed};
 
     fn secret(annotation: &str, cas: &[&Authority]) -> Json<'static> {
         let text: String = cas.iter().map(|ca| ca.pem()).collect();
@@ -75,7 +99,8 @@ mod tests {
     }
 
     fn carried(annotation: &str, new: &[&Authority], old: &[&Authority]) -> Option<Vec<String>> {
-        let (key, whole) = bundle(&secret(annotation, new), &secret(annotation, old), now())?;
+        let none = Registry::default();
+        let (key, whole) = bundle(&secret(annotation, new), &secret(annotation, old), "mesh", &none, now())?;
         assert_eq!(key, "ca.crt");
         Some(whole.into_iter().map(|ca| ca.subject).collect())
     }
@@ -101,6 +126,34 @@ mod tests {
     }
 
     #[test]
+    fn drops_what_a_gateway_secret_distrusts_that_the_secret_concerns() {
+        let (old, new) = (ca("old"), ca("new"));
+        let carried = |namespace: &str, distrusted: &str, mut object: Json<'static>, name: &'static str| {
+            let mut entry = entry("mesh", "root", "gateway");
+            entry.spec.distrusted_cas = vec![distrusted.to_owned()];
+            entry.status.trust_sources = vec![TrustSourceUse {
+                kind: "Secret".to_owned(),
+                namespace: "partners".to_owned(),
+                name: "cas".to_owned(),
+                used_by: "Gateway apps/public spec.servers[0]".to_owned(),
+                accepts_clients: true,
+            }];
+            object["metadata"]["name"] = json!(name);
+            bundle(&object, &secret("true", &[&old]), namespace, &Registry::new([entry]), now()).is_some()
+        };
+        let distrusted = parsed(old.der()).fingerprint;
+        let write = || secret("true", &[&new]);
+        assert!(!carried("mesh", &distrusted, write(), "root"), "the source Secret");
+        assert!(!carried("mesh", &distrusted, write(), "gateway-cacert"), "istiod takes CAs from it");
+        assert!(!carried("partners", &distrusted, write(), "cas"), "gateways take CAs from it");
+        let mut client = write();
+        client["metadata"]["labels"][CLIENT_LABEL] = json!("gateway");
+        assert!(!carried("mesh", &distrusted, client, "shop"), "a client of the gateways");
+        assert!(carried("mesh", &distrusted, write(), "other") && carried("partners", &distrusted, write(), "root"));
+        assert!(carried("mesh", &parsed(new.der()).fingerprint, write(), "root"));
+    }
+
+    #[test]
     fn drops_expired_and_replaced_cas() {
         let (old, new, expired) = (ca("old"), ca("new"), ca_between("expired", 2020, 2025));
         assert_eq!(carried("true", &[&new], &[&expired]), None);
@@ -108,6 +161,6 @@ mod tests {
         assert_eq!(carried("0", &[&new], &[&old]), None);
         assert_eq!(carried("many", &[&new], &[&old]), None);
         assert_eq!(carried("true", &[&new], &[]), None);
-        assert_eq!(bundle(&json!({}), &secret("true", &[&old]), now()), None);
+        assert_eq!(bundle(&json!({}), &secret("true", &[&old]), "mesh", &Registry::default(), now()), None);
     }
 }

@@ -57,7 +57,7 @@ fn added_cas(
     now: Timestamp,
 ) -> PatchText {
     let injected = || ca_injection::wanted(object, old, namespace, registry, now).map(|cas| (ca_injection::KEY, cas));
-    let carried = || carry_over::bundle(object, old?, now);
+    let carried = || carry_over::bundle(object, old?, namespace, registry, now);
     let Some((key, cas)) = injected().or_else(carried) else { return PatchText::default() };
     let text: String = cas.iter().map(Certificate::pem).collect();
     let mut patch = PatchText::add(PointerBuf::from_tokens(["data", key]).as_str(), &STANDARD.encode(text));
