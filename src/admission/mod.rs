@@ -99,7 +99,7 @@ impl<'a> Request<'a> {
     }
 
     /// Whether an object that is being deleted keeps its content, labels and annotations: its finalizers can be removed whatever these are.
-    /// Gateways load it until then, so another update is judged.
+    /// Its readers, such as gateways and istiod, load it until then, so another update is judged.
     ///
     /// A new object is not draining. Server-side apply can create one with a `metadata.deletionTimestamp` (measured with Kubernetes 1.36; any
     /// other create removes the field).
@@ -126,9 +126,9 @@ impl<'a> Request<'a> {
     }
 }
 
-/// What a gateway loads from a Secret or ConfigMap, and what decides whether it is judged, as in `manifests/base/webhooks.yaml`. Objects of other
-/// kinds have none of the content.
-const LOADED: [&str; 6] = ["/data", "/binaryData", "/type", "/immutable", "/metadata/labels", "/metadata/annotations"];
+/// What readers take from an object of any kind that is judged, and what decides whether it is judged, as in `manifests/base/webhooks.yaml`.
+const LOADED: [&str; 8] =
+    ["/data", "/binaryData", "/type", "/immutable", "/spec", "/webhooks", "/metadata/labels", "/metadata/annotations"];
 
 /// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -15,6 +15,7 @@ cases![
     replace_patch_and_edit_end_up_rewritten,
     generate_name_ends_up_rewritten,
     a_delete_and_a_finalizer_go_through,
+    a_gateway_in_deletion_is_judged_for_its_changes,
     passes_unchanged_with_a_warning_while_not_ready,
     an_object_that_opts_out_passes_unchanged,
     a_gateway_for_unobserved_workloads_passes_unchanged,
@@ -161,6 +162,24 @@ fn a_delete_and_a_finalizer_go_through(cluster: &Cluster) -> Result<()> {
         ensure!(stage.get(ISTIO, "shop")?["metadata"]["deletionTimestamp"].is_string(), "not being deleted");
         let free = json!({ "metadata": { "finalizers": null } }).to_string();
         stage.kubectl(["patch", ISTIO, "shop", "--type=merge", "--patch", &free]).ok()?;
+        wait_for("the Gateway to be gone", SOON, || Ok(!cluster.exists(ISTIO, &stage.ns, "shop")?))
+    })
+}
+
+/// istiod serves it until its finalizers are gone.
+fn a_gateway_in_deletion_is_judged_for_its_changes(cluster: &Cluster) -> Result<()> {
+    on_stage(cluster, |stage| {
+        let mut gateway = stage.istio("shop", SOURCE);
+        gateway["metadata"]["finalizers"] = json!(["example.com/hold"]);
+        stage.apply(&gateway)?;
+        stage.kubectl(["delete", ISTIO, "shop", "--wait=false"]).ok()?;
+        let patch =
+            |patch: Value| stage.kubectl(["patch", ISTIO, "shop", "--type=merge", "--patch", &patch.to_string()]);
+        let mut servers = gateway["spec"]["servers"].clone();
+        servers[0]["tls"]["caCertCredentialName"] = json!(SOURCE);
+        let denied = patch(json!({ "spec": { "servers": servers } })).fails()?;
+        ensure!(denied.contains("admits-everybody"), "{denied}");
+        patch(json!({ "metadata": { "finalizers": null } })).ok()?;
         wait_for("the Gateway to be gone", SOON, || Ok(!cluster.exists(ISTIO, &stage.ns, "shop")?))
     })
 }

@@ -332,7 +332,7 @@ fn only_warns_about_what_the_stored_object_has() {
 }
 
 #[test]
-fn accepts_objects_that_are_being_deleted_and_other_operations() {
+fn accepts_unchanged_objects_that_are_being_deleted_and_other_operations() {
     let mut object = api_service("prose");
     let created = request(&object, None);
     for request in [
@@ -343,8 +343,10 @@ fn accepts_objects_that_are_being_deleted_and_other_operations() {
     }
     assert_eq!(decided(&created, &Registry::default()).verdict(), Verdict::Deny);
     object["metadata"]["deletionTimestamp"] = json!("2030-01-01T00:00:00Z");
-    let sound = api_service(&ca("a").pem());
-    assert_eq!(decided(&request(&object, Some(&sound)), &Registry::default()).verdict(), Verdict::Allow);
+    let (sound, mut kept) = (api_service(&ca("a").pem()), object.clone());
+    kept["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    assert_eq!(decided(&request(&object, Some(&kept)), &Registry::default()).verdict(), Verdict::Allow);
+    assert_eq!(decided(&request(&object, Some(&sound)), &Registry::default()).verdict(), Verdict::Deny, "it is served");
     assert_eq!(decided(&request(&object, None), &Registry::default()).verdict(), Verdict::Deny, "it is new");
 }
 
