@@ -129,14 +129,11 @@ pub(super) fn config_map(
         _ => request.is_draining(),
     };
     let decoded = |object| decode(SourceKind::ConfigMap, object).ok();
-    if is_source
-        && !is_exempt
-        && let Some(old) = old.and_then(decoded)
-    {
-        let new = new.and_then(decoded);
+    if is_source && !is_exempt {
+        let (old, new) = (old.and_then(decoded), new.and_then(decoded));
         let contents = |texts| ParsedSecret::new(texts, TlsConsumer::Envoy);
-        let (old, new) = (contents(&old), new.as_ref().map(contents));
-        all.extend(connectivity::of_source(request, &old, new.as_ref(), registry, severities, now));
+        let (old, new) = (old.as_ref().map(contents), new.as_ref().map(contents));
+        all.extend(connectivity::of_source(request, old.as_ref(), new.as_ref(), registry, severities, now));
     }
     all
 }

@@ -21,11 +21,9 @@ pub(super) fn findings(write: &SecretWrite<'_>) -> Vec<Finding> {
     for (entry, broken) in broken(write, new, old) {
         findings.extend(broken.into_iter().filter_map(|broken| finding(entry, broken, &write.severities)));
     }
-    match old {
-        Some(old) => {
-            findings.extend(of_source(write.request, old, Some(new), write.registry, &write.severities, write.now));
-        }
-        None => findings.extend(of_new_sibling(write, new)),
+    findings.extend(of_source(write.request, old, Some(new), write.registry, &write.severities, write.now));
+    if old.is_none() {
+        findings.extend(of_new_sibling(write, new));
     }
     findings
 }
@@ -119,11 +117,12 @@ fn finding(entry: &Entry, (field, message): Broken, severities: &Severities) -> 
     severities.under(&entry.policy.severities).apply(finding)
 }
 
-/// The connections that an update breaks of a Secret or ConfigMap other than the managed Secret from which gateways take their clients' CAs.
-/// `new` is `None` for its deletion.
+/// The connections that a write breaks of a Secret or ConfigMap other than the managed Secret from which gateways take their clients' CAs.
+/// `new` is `None` for its deletion, `old` for a creation: gateways may still have the content of a deleted object, so what is created in its
+/// place is judged as an update. Status does not have that content: one that accepts clients counts as the managed bundle.
 pub(super) fn of_source(
     request: &Request<'_>,
-    old: &ParsedSecret<'_>,
+    old: Option<&ParsedSecret<'_>>,
     new: Option<&ParsedSecret<'_>>,
     registry: &Registry,
     severities: &Severities,
@@ -131,8 +130,14 @@ pub(super) fn of_source(
 ) -> Vec<Finding> {
     let Request { kind, namespace, name, .. } = *request;
     let found = registry.readers_of(kind.kind, namespace, name).filter_map(|(entry, source)| {
-        let (field, message) =
-            connectivity::source(old, new, &entry.status, &entry.spec.distrusted_cas, namespace, now)?;
+        let distrust = &entry.spec.distrusted_cas;
+        let (field, message) = match (old, new) {
+            (Some(old), new) => connectivity::source(old, new, &entry.status, distrust, namespace, now)?,
+            (None, Some(new)) if source.accepts_clients => {
+                connectivity::sibling(None, new, &entry.status, distrust, namespace, now)?
+            }
+            (None, _) => return None,
+        };
         let message = format!("{message}. {} takes its clients' CAs from it", source.used_by);
         finding(entry, (field, message), severities)
     });

@@ -76,7 +76,7 @@ fn is_owned_name(entry: &Entry, kind: &str, name: &str) -> bool {
 }
 
 /// Whether an object has a new owner. The garbage collector, which is never rejected, deletes the object if that owner does not exist.
-fn has_new_owner(object: &Json<'_>, old: &Json<'_>) -> bool {
+pub(super) fn has_new_owner(object: &Json<'_>, old: &Json<'_>) -> bool {
     let owners = |object: &Json<'_>| -> HashSet<String> {
         let all = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
         all.filter_map(|owner| owner["uid"].as_str().map(str::to_owned)).collect()

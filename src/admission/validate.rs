@@ -57,6 +57,7 @@ pub fn validate(request: &Request<'_>, registry: &Registry, severities: &Severit
             None => return Decision::default(),
         },
     };
+    findings.extend(new_owner(request, registry, severities, now));
     findings.extend(owned_objects::finding(request, registry, severities));
     let mut decision = only(findings);
     break_glass::apply(request, &mut decision);
@@ -84,7 +85,7 @@ fn deletion(request: &Request<'_>, registry: &Registry, severities: &Severities,
     let Some((entry, users)) = users(claim) else {
         let Some(Ok(old)) = request.old_object.map(Secret::from_json) else { return Vec::new() };
         let old = ParsedSecret::new(&old, TlsConsumer::Envoy);
-        let mut findings = connectivity::of_source(request, &old, None, registry, severities, now);
+        let mut findings = connectivity::of_source(request, Some(&old), None, registry, severities, now);
         findings.extend(connectivity::of_deleted_sibling(&old, claim, severities, now));
         if claim.is_none() && guard::is_guarded(request) {
             let usage = secret_usage::unclaimed(request, registry, &old);
@@ -98,6 +99,30 @@ fn deletion(request: &Request<'_>, registry: &Registry, severities: &Severities,
         request.name, entry.name
     );
     vec![MANAGED_IN_USE.finding("metadata.name", message)]
+}
+
+/// An owner is a deletion in waiting: the garbage collector, which is never rejected, deletes an object together with its owner, and at once if
+/// that does not exist. So a new owner is judged as the deletion of the object.
+fn new_owner(request: &Request<'_>, registry: &Registry, severities: &Severities, now: Timestamp) -> Vec<Finding> {
+    let (Some(object), Some(old)) = (request.stored_object(), request.old_object) else { return Vec::new() };
+    if request.operation != Operation::Update || !owned_objects::has_new_owner(object, old) {
+        return Vec::new();
+    }
+    let as_deletion = &Request { operation: Operation::Delete, object: None, ..request.clone() };
+    let found = match request.kind {
+        Kind { group: "", version: "v1", kind: "Secret" } => deletion(as_deletion, registry, severities, now),
+        Kind { group: "", version: "v1", kind: "ConfigMap" } => {
+            bundles::config_map(as_deletion, registry, severities, now)
+        }
+        _ => return Vec::new(),
+    };
+    let because = "the garbage collector deletes an object with its new owner, and at once if there is no such owner";
+    let of_owner = |finding: Finding| Finding {
+        field: "metadata.ownerReferences".to_owned(),
+        message: format!("{because}: {}", finding.message),
+        ..finding
+    };
+    found.into_iter().map(of_owner).collect()
 }
 
 /// The users of a managed Secret, for a message; `None` for any other Secret, and if there is no user.

@@ -51,7 +51,7 @@ enum State {
 }
 
 /// Objects that decide which clients the gateways of three GatewaySecrets accept.
-const TARGETS: [(&str, &str, State); 10] = [
+const TARGETS: [(&str, &str, State); 12] = [
     ("Secret", "gateway", State::Live),
     ("Secret", "gateway-cacert", State::Absent),
     ("Secret", "second-cacert", State::Live),
@@ -59,6 +59,8 @@ const TARGETS: [(&str, &str, State); 10] = [
     ("Secret", "third-cacert", State::Dying),
     ("Secret", "partners", State::Live),
     ("Secret", "partners-cacert", State::Absent),
+    ("Secret", "partners-deleted", State::Absent),
+    ("ConfigMap", "partners-deleted", State::Absent),
     ("Secret", "partners-dying", State::Dying),
     ("ConfigMap", "partners", State::Live),
     ("ConfigMap", "partners-dying", State::Dying),
@@ -72,6 +74,8 @@ enum Verb {
     MergePatch,
     JsonPatch,
     Apply,
+    /// Adds an owner that does not exist, and changes nothing else: the garbage collector deletes the object then.
+    Own,
     Delete,
 }
 
@@ -90,7 +94,7 @@ struct EvilWrite {
 fn evil_writes(count: usize) -> Vec<EvilWrite> {
     let verbs = |state: State| match state {
         State::Absent => &[Verb::Create, Verb::Apply][..],
-        State::Live => &[Verb::Replace, Verb::MergePatch, Verb::JsonPatch, Verb::Apply, Verb::Delete],
+        State::Live => &[Verb::Replace, Verb::MergePatch, Verb::JsonPatch, Verb::Apply, Verb::Own, Verb::Delete],
         State::Dying => &[Verb::Replace, Verb::MergePatch, Verb::JsonPatch, Verb::Apply],
     };
     let all =
@@ -122,11 +126,7 @@ impl EvilWrite {
                 metadata["annotations"] = Value::Object(many.collect());
             }
             "finalizers" => metadata["finalizers"] = json!([FINALIZER, "example.com/another"]),
-            "owner" => {
-                metadata["ownerReferences"] = json!([{
-                    "apiVersion": "v1", "kind": "ConfigMap", "name": "missing", "uid": "00000000-0000-0000-0000-000000000000",
-                }]);
-            }
+            "owner" => metadata["ownerReferences"] = missing_owner(),
             "generateName" => metadata["generateName"] = json!("partner-"),
             "deletionTimestamp" => metadata["deletionTimestamp"] = json!("2030-01-01T00:00:00Z"),
             "type" if is_secret => {
@@ -156,10 +156,18 @@ impl EvilWrite {
                 drop(api.patch(name, &params, &Patch::Json::<()>(patch)).await?);
             }
             Verb::Apply => drop(api.patch(name, &PatchParams::apply("evil").force(), &Patch::Apply(&object)).await?),
+            Verb::Own => {
+                let metadata = json!({ "metadata": { "ownerReferences": missing_owner() } });
+                drop(api.patch(name, &params, &Patch::Merge(&metadata)).await?);
+            }
             Verb::Delete => drop(api.delete(name, &DeleteParams::default()).await?),
         }
         Ok(())
     }
+}
+
+fn missing_owner() -> Value {
+    json!([{ "apiVersion": "v1", "kind": "ConfigMap", "name": "missing", "uid": "00000000-0000-0000-0000-000000000000" }])
 }
 
 fn api(client: &Client, ns: &str, kind: &str) -> Api<DynamicObject> {

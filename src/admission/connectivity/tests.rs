@@ -263,16 +263,21 @@ fn rejects_a_source_of_trust_without_the_ca_of_active_clients() {
     let registry = Registry::new([entry]);
     let text = |cas: &[usize]| cas.iter().map(|ca| CAS[*ca].pem()).collect::<String>();
     let both = text(&[2, 0]);
-    let broken = |kind: &str, cas: Option<&[usize]>| -> Vec<String> {
-        let object = |text: String| {
-            let values = json!({"ca.crt": text});
-            let (data, string_data) = if kind == "Secret" { (json!({}), values) } else { (values, json!({})) };
-            json!({"kind": kind, "metadata": {"namespace": "mesh", "name": "partners"}, "data": data, "stringData": string_data})
-        };
-        let (old, new) = (object(both.clone()), cas.map(|cas| object(text(cas))));
-        let request = Request::fixture(Kind { group: "", version: "v1", kind }, new.as_ref(), Some(&old));
+    let object = |kind: &str, text: &str, owners: &[&str]| {
+        let values = json!({"ca.crt": text.to_owned()});
+        let (data, string_data) = if kind == "Secret" { (json!({}), values) } else { (values, json!({})) };
+        let owners: Vec<_> = owners.iter().map(|uid| json!({"uid": uid.to_string(), "name": "x"})).collect();
+        let metadata = json!({"namespace": "mesh", "name": "partners", "ownerReferences": owners});
+        json!({"kind": kind.to_owned(), "metadata": metadata, "data": data, "stringData": string_data})
+    };
+    let judged = |kind: &str, new: Option<&Json<'_>>, old: Option<&Json<'_>>| -> Vec<String> {
+        let request = Request::fixture(Kind { group: "", version: "v1", kind }, new, old);
         let found = validate(&request, &registry, &Severities::default(), at(2030)).findings;
-        found.into_iter().filter(|f| f.rule == CONNECTIVITY.id).map(|f| f.message).collect()
+        found.into_iter().filter(|f| f.rule == CONNECTIVITY.id).map(|f| format!("{}: {}", f.field, f.message)).collect()
+    };
+    let broken = |kind: &str, cas: Option<&[usize]>| {
+        let (old, new) = (object(kind, &both, &[]), cas.map(|cas| object(kind, &text(cas), &[])));
+        judged(kind, new.as_ref(), Some(&old))
     };
     for (kind, cas) in [("Secret", Some(&[2][..])), ("ConfigMap", Some(&[2])), ("Secret", None), ("ConfigMap", None)] {
         let told = broken(kind, cas);
@@ -282,6 +287,14 @@ fn rejects_a_source_of_trust_without_the_ca_of_active_clients() {
     }
     for kind in ["Secret", "ConfigMap"] {
         assert_eq!(broken(kind, Some(&[0])), Vec::<String>::new(), "{kind}: the CA of the partner may be removed");
+        // The garbage collector deletes an object with its owner.
+        let (stored, owned) = (object(kind, &both, &["1"]), object(kind, &both, &["1", "2"]));
+        let taken = judged(kind, Some(&owned), Some(&stored));
+        assert!(taken.len() == 1 && taken[0].starts_with("metadata.ownerReferences: the garbage"), "{kind}: {taken:?}");
+        assert_eq!(judged(kind, Some(&stored), Some(&owned)), Vec::<String>::new(), "{kind}: an owner was removed");
+        // In place of what was deleted.
+        let created = |cas| judged(kind, Some(&object(kind, &text(cas), &[])), None);
+        assert_eq!((created(&[2]).len(), created(&[2, 0]).len()), (1, 0), "{kind}");
     }
 }
 
