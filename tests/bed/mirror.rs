@@ -94,6 +94,7 @@ impl Mirror {
             .arg("--kubeconfig")
             .arg(&rights.kubeconfig)
             .args(flags)
+            .args((!flags.contains(&"--signers")).then_some("--any-signer"))
             .env_clear()
             .stdin(Stdio::null())
             .stderr(fs::File::create(&log)?)

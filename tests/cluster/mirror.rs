@@ -24,6 +24,7 @@ use crate::testbed::{Authority, Cluster, Mirror, MirrorRights, SOON, Seed, User,
 
 cases![
     mirror_keeps_the_last_good_content_and_puts_drift_back,
+    mirror_writes_no_ca_that_its_signers_did_not_sign,
     mirror_reports_what_the_file_holds,
     mirror_starts_from_a_bootstrap_file_without_a_second_write,
     mirror_keeps_the_file_on_a_full_disk_and_in_a_read_only_directory,
@@ -126,6 +127,33 @@ fn mirror_keeps_the_last_good_content_and_puts_drift_back(cluster: &Cluster) -> 
         write(cluster, ns, &text(&[&three]))?;
         wait_file(&mirror, &file, &text(&[&three]))?;
         mirror.wait_answer(&check("healthz", &file), 200, "ok")
+    })
+}
+
+/// An ordinary rotation below a root of the operator needs no hand; a CA that an editor of the source adds is not written.
+fn mirror_writes_no_ca_that_its_signers_did_not_sign(cluster: &Cluster) -> Result<()> {
+    cluster.with_temp_ns(|ns| {
+        let (root, other) = (Authority::new("root")?, Authority::new("other")?);
+        let (old, new) = (root.intermediate("old")?, root.intermediate("new")?);
+        let directory = cluster.temp_dir("mirrored")?;
+        let (file, signers) = (directory.join("ca.crt"), cluster.temp_dir("signers")?.join("ca.crt"));
+        write(cluster, ns, &text(&[&old]))?;
+        let rights = MirrorRights::grant(cluster, ns, "configmap", "trust")?;
+        let flags = ["--signers", signers.to_str().context("a path in UTF-8")?];
+        let mirror = Mirror::start(cluster, &rights, &format!("configmap/{ns}/trust"), &directory, &flags)?;
+        let refused = |words: &str| mirror.wait_answer(&check("healthz", &file), 500, words);
+        refused("no such file")?;
+        ensure!(!file.exists(), "written without signers");
+        fs::write(&signers, text(&[&root]))?;
+        wait_file(&mirror, &file, &text(&[&old]))?;
+        write(cluster, ns, &text(&[&new, &old]))?;
+        wait_file(&mirror, &file, &text(&[&new, &old]))?;
+
+        write(cluster, ns, &text(&[&new, &other]))?;
+        refused("CN=other is in the source, and neither in the file of --signers nor signed by a CA in it")?;
+        ensure!(fs::read_to_string(&file)? == text(&[&new, &old]), "the CA was written");
+        fs::write(&signers, text(&[&root, &other]))?;
+        wait_file(&mirror, &file, &text(&[&new, &other]))
     })
 }
 

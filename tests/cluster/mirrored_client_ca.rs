@@ -150,7 +150,12 @@ fn mirrored_client_ca_of_an_api_server_rotates_under_load(cluster: &Cluster) -> 
         let directory = cluster.temp_dir("client-ca")?;
         let file = directory.join("ca.crt");
         let rights = MirrorRights::grant(cluster, ns, "secret", "managed")?;
-        let mirror = Mirror::start(cluster, &rights, &format!("secret/{ns}/managed"), &directory, &[])?;
+        // An operator adds each new root before its rotation.
+        let signers = cluster.temp_dir("signers")?.join("ca.crt");
+        let pin = |cas: &[&Authority]| fs::write(&signers, cas.iter().map(|ca| ca.pem()).collect::<String>());
+        pin(&[&ca])?;
+        let flags = ["--signers", signers.to_str().context("a path in UTF-8")?];
+        let mirror = Mirror::start(cluster, &rights, &format!("secret/{ns}/managed"), &directory, &flags)?;
         mirror.wait_answer("/readyz", 200, "ok")?;
         let (api_server, port) = cluster.second_api_server(&file, &[])?;
         let mut old = runtime.block_on(identity(cluster, port, "client of ca 0", &ca))?;
@@ -165,6 +170,7 @@ fn mirrored_client_ca_of_an_api_server_rotates_under_load(cluster: &Cluster) -> 
         for round in 1..=rounds {
             let name = format!("ca {round}");
             let new = Authority::new(&name)?;
+            pin(&[&new, &ca])?;
             // The mirror does not run: the new CA is in the Secret, and not in the file.
             mirror.signal("STOP")?;
             let stopped = Instant::now();
@@ -218,15 +224,32 @@ fn mirrored_client_ca_of_an_api_server_rotates_under_load(cluster: &Cluster) -> 
         );
         ensure!(refused.is_empty() && other.is_empty(), "refused: {refused:?}, other: {other:?}");
         ensure!(calls.len() > 300, "only {} calls", calls.len());
-        old_ca_is_refused(cluster, &runtime, port)?;
         ensure!(report(cluster, ns)?["status"]["conditions"][0]["status"] == "True");
-        Ok(())
+        // An editor of the namespace appends a CA to the source Secret.
+        let evil = Authority::new("evil")?;
+        let appended = json!({ "stringData": { "ca.crt": ca.pem() + &evil.pem() } }).to_string();
+        for secret in ["root", "ca"] {
+            cluster.kubectl(["patch", "secret", secret, "--type=merge", "--patch", &appended]).ns(ns).ok()?;
+        }
+        let pem = evil.pem().replace("\r\n", "\n");
+        wait_for("the CA in the managed Secret", SOON, || {
+            let bundle = kept.bundle()?.unwrap_or_default();
+            ensure!(bundle.contains(&pem), "{bundle} lacks {pem}");
+            Ok(true)
+        })?;
+        mirror.wait_answer(
+            &format!("/healthz/mirrored-file{}", file.display()),
+            500,
+            "CN=evil is in the source, and neither",
+        )?;
+        ensure!(fs::read_to_string(&file)? == ca.pem().replace("\r\n", "\n"), "the file has changed");
+        is_refused(cluster, &runtime, port, &evil)
     })
 }
 
-/// The API server does verify clients: a certificate of another CA is refused.
-fn old_ca_is_refused(cluster: &Cluster, runtime: &tokio::runtime::Runtime, port: u16) -> Result<()> {
-    let stranger = runtime.block_on(identity(cluster, port, "stranger", &Authority::new("stranger")?))?;
+/// The API server refuses the clients of a CA.
+fn is_refused(cluster: &Cluster, runtime: &tokio::runtime::Runtime, port: u16, ca: &Authority) -> Result<()> {
+    let stranger = runtime.block_on(identity(cluster, port, "stranger", ca))?;
     match runtime.block_on(stranger.kept.apiserver_version()) {
         Err(kube::Error::Api(status)) if status.code == 401 => Ok(()),
         other => bail!("expected 401, saw {other:?}"),

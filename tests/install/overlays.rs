@@ -128,6 +128,10 @@ fn mirror(bed: &Bed, shell: &Shell) -> Result<()> {
     bed.cluster.apply(ns, &source.to_string())?;
     shell.run(&format!("kubectl label node {NODE} node-role.kubernetes.io/control-plane="))?;
     apply(shell, "node")?;
+    let signers = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "trustspan-mirror-signers" }, "data": { "ca.crt": ca },
+    });
+    bed.cluster.apply("trustspan-node", &signers.to_string())?;
     rolled_out(shell, "daemonset", "trustspan-node")?;
     let file = bed.node.file("/etc/kubernetes/pki/clients/ca.crt");
     ensure!(fs::read_to_string(&file)? == ca, "{} is not the content of the Secret", file.display());

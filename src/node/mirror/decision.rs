@@ -3,6 +3,8 @@
 use jiff::Timestamp;
 
 use crate::health::CheckResult;
+use crate::trust::chain::has_issued;
+use crate::trust::name::brief;
 use crate::trust::{Certificate, content_hash, loadable};
 
 /// A bundle: certificates in their order.
@@ -56,6 +58,35 @@ pub(super) enum Source {
     Unreadable(CheckResult),
 }
 
+/// Whose CAs are written.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Signers {
+    /// All: whoever may write the source decides.
+    Any,
+    /// These, and the certificates that they signed.
+    Of(Content),
+    /// They cannot be read: why.
+    Unusable(String),
+}
+
+impl Signers {
+    /// Why a bundle is not written: part of a sentence.
+    fn refusal(&self, bundle: &[Certificate]) -> Option<String> {
+        let signers = match self {
+            Self::Any => return None,
+            Self::Of(Content(signers)) => signers,
+            Self::Unusable(why) => return Some(why.clone()),
+        };
+        let is_vouched_for =
+            |ca: &Certificate| signers.iter().any(|signer| signer.der == ca.der || has_issued(signer, ca));
+        let stranger = bundle.iter().find(|ca| !is_vouched_for(ca))?;
+        Some(format!(
+            "{} is in the source, and neither in the file of --signers nor signed by a CA in it. expected only such CAs; add it there if              this node may trust it, or remove it from the source",
+            brief(&stranger.subject)
+        ))
+    }
+}
+
 /// What this process knows from before.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Memory {
@@ -87,13 +118,16 @@ pub(super) enum Decision {
 }
 
 /// The content of a source, judged as a replacement of what is on disk.
-pub(super) fn judge(pem: &[u8], disk: &Disk, now: Timestamp) -> Source {
+pub(super) fn judge(pem: &[u8], disk: &Disk, signers: &Signers, now: Timestamp) -> Source {
     let previous = match disk {
         Disk::Holds(content) => Some(content.pem()),
         Disk::Absent | Disk::Unusable(_) => None,
     };
     match loadable::replacement(pem, previous.as_deref().map(str::as_bytes), now) {
-        Ok(certificates) => Source::Holds(Content(certificates)),
+        Ok(certificates) => match signers.refusal(&certificates) {
+            Some(why) => Source::Refused(why),
+            None => Source::Holds(Content(certificates)),
+        },
         Err(why) => Source::Refused(why),
     }
 }
@@ -132,7 +166,9 @@ pub(super) fn decide(disk: &Disk, source: &Source, memory: &Memory, bootstrap: O
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trust::fixtures::{Authority, ca, now, parsed};
+    use rcgen::{BasicConstraints, IsCa};
+
+    use crate::trust::fixtures::{Authority, ca, ca_with, now, parsed};
 
     fn content(authorities: &[&Authority]) -> Content {
         Content(authorities.iter().map(|one| parsed(one.der())).collect())
@@ -157,9 +193,9 @@ mod tests {
         let (one, two) = (ca("one"), ca("two"));
         let reformatted = format!("# signers\n\n{}\n# the second\n{}\n", one.pem(), two.pem().replace('\n', "\r\n"));
         let disk = read(reformatted.as_bytes(), now());
-        let source = judge(text(&[&one, &two]).as_bytes(), &disk, now());
+        let source = judge(text(&[&one, &two]).as_bytes(), &disk, &Signers::Any, now());
         assert_eq!(decide(&disk, &source, &Memory::default(), None), Decision::Keep);
-        let other_order = judge(text(&[&two, &one]).as_bytes(), &disk, now());
+        let other_order = judge(text(&[&two, &one]).as_bytes(), &disk, &Signers::Any, now());
         let expected = Decision::Write(content(&[&two, &one]), Cause::Update);
         assert_eq!(decide(&disk, &other_order, &Memory::default(), None), expected, "order is part of a bundle");
     }
@@ -223,7 +259,7 @@ mod tests {
     #[test]
     fn only_certificates_are_written() {
         let one = ca("one");
-        let source = judge(format!("# signer\n{}", one.pem()).as_bytes(), &Disk::Absent, now());
+        let source = judge(format!("# signer\n{}", one.pem()).as_bytes(), &Disk::Absent, &Signers::Any, now());
         let Decision::Write(written, _) = decide(&Disk::Absent, &source, &Memory::default(), None) else {
             panic!("{source:?}")
         };
@@ -234,7 +270,7 @@ mod tests {
     fn content_that_would_break_trust_is_refused() {
         let (one, two) = (ca("one"), ca("two"));
         let old = Disk::Holds(content(&[&one]));
-        let refused = |text: &str, disk: &Disk| match judge(text.as_bytes(), disk, now()) {
+        let refused = |text: &str, disk: &Disk| match judge(text.as_bytes(), disk, &Signers::Any, now()) {
             Source::Refused(why) => why,
             other => panic!("{other:?} of {text}"),
         };
@@ -248,6 +284,44 @@ mod tests {
             refused(&(one.pem() + &one.key_pem()), disk);
             refused(&text(&[&one, &two]).replace("-----\n-----", "----------"), disk);
         }
-        assert_eq!(judge(text(&[&two, &one]).as_bytes(), &old, now()), Source::Holds(content(&[&two, &one])));
+        assert_eq!(
+            judge(text(&[&two, &one]).as_bytes(), &old, &Signers::Any, now()),
+            Source::Holds(content(&[&two, &one]))
+        );
+    }
+
+    #[test]
+    fn only_the_cas_of_the_signers_are_written() {
+        let (root, other) = (ca("root"), ca("other"));
+        let signers = Signers::Of(content(&[&root]));
+        let (issuing, next) = (root.intermediate("issuing", |_| {}), root.intermediate("issuing", |_| {}));
+        let renewed = root.renewed(2027, 2050);
+        let written = |text: &str, signers: &Signers| match judge(text.as_bytes(), &Disk::Absent, signers, now()) {
+            Source::Holds(_) => Ok(()),
+            Source::Refused(why) => Err(why),
+            other => panic!("{other:?}"),
+        };
+        for rotated in [vec![&root], vec![&next, &issuing], vec![&renewed, &root]] {
+            assert_eq!(written(&text(&rotated), &signers), Ok(()));
+        }
+        let below = issuing.intermediate("below", |_| {});
+        let same_name = ca("root");
+        for stranger in [&other, &below, &same_name] {
+            let refused = written(&text(&[&issuing, stranger]), &signers).unwrap_err();
+            assert!(refused.contains("--signers"), "{refused}");
+            assert_eq!(written(&text(&[&issuing, stranger]), &Signers::Any), Ok(()));
+        }
+        let unusable = Signers::Unusable("no such file".to_owned());
+        assert_eq!(written(&text(&[&root]), &unusable), Err("no such file".to_owned()));
+    }
+
+    #[test]
+    fn a_signer_of_leaves_only_adds_no_ca() {
+        let leaves = ca_with("leaves", |params| params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0)));
+        let below = leaves.intermediate("below", |_| {});
+        let signers = Signers::Of(content(&[&leaves]));
+        let judged = |pem: String| judge(pem.as_bytes(), &Disk::Absent, &signers, now());
+        assert!(matches!(judged(text(&[&leaves, &below])), Source::Refused(_)));
+        assert!(matches!(judged(text(&[&leaves])), Source::Holds(_)));
     }
 }

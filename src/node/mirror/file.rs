@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::decision::{self, Cause, Content, Decision, Disk, Memory, Source};
+use super::decision::{self, Cause, Content, Decision, Disk, Memory, Signers, Source};
 use super::metrics::MirrorMetrics;
 use super::source::{Stored, WatchedSource};
 use crate::health::CheckResult;
@@ -21,6 +21,8 @@ pub(super) struct MirroredPath {
     pub(super) path: PathBuf,
     new_mode: u32,
     bootstrap: Option<PathBuf>,
+    /// Without a file every CA of the source is written.
+    signers: Option<PathBuf>,
     memory: Memory,
     last_drift: Option<Timestamp>,
     metrics: Arc<MirrorMetrics>,
@@ -53,8 +55,14 @@ pub(super) enum FileResult {
 }
 
 impl MirroredPath {
-    pub(super) fn new(path: PathBuf, new_mode: u32, bootstrap: Option<PathBuf>, metrics: Arc<MirrorMetrics>) -> Self {
-        Self { path, new_mode, bootstrap, memory: Memory::default(), last_drift: None, metrics }
+    pub(super) fn new(
+        path: PathBuf,
+        new_mode: u32,
+        bootstrap: Option<PathBuf>,
+        signers: Option<PathBuf>,
+        metrics: Arc<MirrorMetrics>,
+    ) -> Self {
+        Self { path, new_mode, bootstrap, signers, memory: Memory::default(), last_drift: None, metrics }
     }
 
     /// Compares the file with the source, and writes it if necessary.
@@ -64,7 +72,7 @@ impl MirroredPath {
             (Some(failure), _) => Source::Unreadable(failure.clone()),
             (None, Stored::Pending) => Source::Pending,
             (None, Stored::Missing(which)) => Source::Missing(which.clone()),
-            (None, Stored::Holds(bytes)) => decision::judge(bytes, &disk, now),
+            (None, Stored::Holds(bytes)) => decision::judge(bytes, &disk, &self.signers(now), now),
         };
         // Read each time, and only if it may be needed: it can appear later.
         let bootstrap = match disk {
@@ -106,6 +114,17 @@ impl MirroredPath {
             self.memory.last = Some(content.clone());
         }
         self.memory.is_current = self.memory.accepted.is_some() && self.memory.accepted == self.memory.last;
+    }
+
+    /// Read each time: the file changes when a signer is added.
+    fn signers(&self, now: Timestamp) -> Signers {
+        let Some(path) = &self.signers else { return Signers::Any };
+        let unusable = |why: &str| Signers::Unusable(format!("--signers {}: {why}", path.display()));
+        match read_disk(path, now) {
+            Disk::Holds(content) => Signers::Of(content),
+            Disk::Absent => unusable("no such file"),
+            Disk::Unusable(why) => unusable(&why),
+        }
     }
 
     fn bootstrap(&self, now: Timestamp) -> Option<Content> {

@@ -55,6 +55,16 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
 
+    /// File with CAs: only these, and CAs that they signed, are written. It may change while the mirror runs.
+    ///
+    /// Whoever may write the source could otherwise add a CA of their own, and become whom they like for the programs that read the file.
+    #[arg(long, value_name = "FILE", required_unless_present = "any_signer")]
+    signers: Option<PathBuf>,
+
+    /// Write every CA of the source: whoever may write it decides what this node trusts.
+    #[arg(long, conflicts_with = "signers")]
+    any_signer: bool,
+
     /// Name of the file. Default: the key.
     #[arg(long, value_name = "NAME")]
     file_name: Option<String>,
@@ -164,7 +174,7 @@ async fn mirror(args: Args) -> Result<ExitCode, RunError> {
     tokio::spawn(reporter.run(reported));
     let mut watched = WatchedSource::new(&args.from, &args.key);
     let (mut events, answered) = source::events(&client, &args.from);
-    let mut file = MirroredPath::new(path, args.mode, args.bootstrap, metrics);
+    let mut file = MirroredPath::new(path, args.mode, args.bootstrap, args.signers, metrics);
     let poll = args.poll.max(Duration::from_millis(100));
     let started = Instant::now();
     loop {

@@ -45,7 +45,7 @@ use super::{Certificate, Proxy};
 use name::Name;
 use parsed_cert::ParsedCert;
 use path::{Choices, Path};
-pub(crate) use path::{has_valid_extensions, may_issue, may_issue_for, signers};
+pub(crate) use path::{has_issued, has_valid_extensions, may_issue, may_issue_for, signers};
 
 pub(crate) use budget::Budget;
 pub(crate) use bundle_diff::{Effect, Update};

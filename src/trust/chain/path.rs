@@ -115,6 +115,16 @@ pub(crate) fn may_issue_for(certificate: &Certificate) -> (bool, bool) {
     usage.map_or((true, true), |usage| (usage.client, usage.server))
 }
 
+/// Whether a CA issued a certificate: names and key identifiers fit, the CA may sign such a certificate (RFC 5280 sections 4.2.1.3 and 4.2.1.9),
+/// and its signature verifies. One that cannot be verified here does not count.
+pub(crate) fn has_issued(ca: &Certificate, certificate: &Certificate) -> bool {
+    let (Some(issuer), Some(subject)) = (ParsedCert::read(ca), ParsedCert::read(certificate)) else { return false };
+    // A CA with path length 0 issues no other CA, except itself again.
+    let is_long_enough = issuer.path_length != Some(0) || !subject.is_ca() || ca.public_key == certificate.public_key;
+    let verified = || matches!(Budget::for_issuers().link(&subject, &issuer), Ok(Ok(())));
+    ca.may_sign && issued(&issuer, &subject) && is_long_enough && verified()
+}
+
 /// Whether others may be the issuer of a certificate, and signed it. Signatures beyond the budget count as invalid, and those that
 /// cannot be verified here as valid.
 pub(crate) fn signers(certificate: &Certificate) -> impl FnMut(&Certificate) -> bool {
