@@ -1,5 +1,7 @@
 //! `same-subject-ambiguity`: CAs with one subject and different keys.
 
+use std::collections::HashSet;
+
 use super::{Observation, Rule, Severity};
 use crate::trust::duplicate_subjects::{Order, SameSubject};
 use crate::trust::name::brief;
@@ -31,6 +33,12 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     let pairs = pairs.filter(|pair| {
         pair.order == Order::Kept || pair.first.line < pair.second.line || !valid(&pair.first.certificate)
     });
+    // The first few of each severity are reported, so those come first that name another CA.
+    let only_warns = |pair: &SameSubject<'_>| !valid(&pair.first.certificate) || pair.have_different_key_ids();
+    let mut named = HashSet::new();
+    let (naming, others): (Vec<_>, Vec<_>) = pairs.partition(|pair| {
+        [pair.first, pair.second].map(|entry| named.insert((entry.line, only_warns(pair)))).contains(&true)
+    });
     let observe = |pair: SameSubject<'_>| {
         let (first, second) = (pair.first.line, pair.second.line);
         let have_key_ids = pair.have_different_key_ids();
@@ -60,7 +68,7 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
         );
         Observation::new(ca.field(), pair.identity(), message).only_warns(have_key_ids)
     };
-    pairs.map(observe).collect()
+    naming.into_iter().chain(others).map(observe).collect()
 }
 
 #[cfg(test)]
@@ -96,6 +104,21 @@ mod tests {
     #[test]
     fn warns_where_key_identifiers_differ() {
         assert_eq!(found(&[ca("one"), ca("one")]), [("same-subject-ambiguity", Severity::Warn)]);
+    }
+
+    #[test]
+    fn names_each_of_six_cas_with_one_subject() {
+        let cas: Vec<_> = (0..6).map(|_| ca("one")).collect();
+        let text: String = cas.iter().map(Authority::pem).collect();
+        let found = findings_in_order(&secret(&[("ca.crt", &text)]));
+        let lines = text.lines().enumerate().filter(|(_, line)| line.contains("BEGIN"));
+        for line in lines.map(|(at, _)| at + 1) {
+            let names = |finding: &Finding| {
+                finding.message.contains(&format!(" {line} and "))
+                    || finding.message.contains(&format!(" and {line}: "))
+            };
+            assert!(found.iter().any(names), "line {line}: {found:?}");
+        }
     }
 
     /// Envoy refuses clients of the valid one whose certificates have no authority key identifier.
