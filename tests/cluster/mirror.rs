@@ -130,7 +130,7 @@ fn mirror_keeps_the_last_good_content_and_puts_drift_back(cluster: &Cluster) -> 
     })
 }
 
-/// An ordinary rotation below a root of the operator needs no hand; a CA that an editor of the source adds is not written.
+/// An ordinary rotation below a root of the operator needs no action; a CA that an editor of the source adds is not written.
 fn mirror_writes_no_ca_that_its_signers_did_not_sign(cluster: &Cluster) -> Result<()> {
     cluster.with_temp_ns(|ns| {
         let (root, other) = (Authority::new("root")?, Authority::new("other")?);

@@ -61,7 +61,7 @@ pub(super) enum Source {
 /// Whose CAs are written.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Signers {
-    /// All: whoever may write the source decides.
+    /// All: who may write the source decides.
     Any,
     /// These, and the certificates that they signed.
     Of(Content),

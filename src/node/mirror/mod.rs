@@ -57,11 +57,11 @@ pub struct Args {
 
     /// File with CAs: only these, and CAs that they signed, are written. It may change while the mirror runs.
     ///
-    /// Whoever may write the source could otherwise add a CA of their own, and become whom they like for the programs that read the file.
+    /// Who may write the source could otherwise add another CA, and with it become any user for the programs that read the file.
     #[arg(long, value_name = "FILE", required_unless_present = "any_signer")]
     signers: Option<PathBuf>,
 
-    /// Write every CA of the source: whoever may write it decides what this node trusts.
+    /// Write every CA of the source: who may write it decides what this node trusts.
     #[arg(long, conflicts_with = "signers")]
     any_signer: bool,
 
