@@ -69,7 +69,7 @@ impl Cluster {
         let mut crds = documents(&assets.crds)?;
         crds += &format!("---\n{}\n", shipped("crd.yaml")?);
         cluster.apply_crds(&crds)?;
-        for manifest in ["namespace.yaml", "rbac.yaml"] {
+        for manifest in ["namespace.yaml", "rbac.yaml", "policy.yaml"] {
             cluster.kubectl(["apply", "-f", "-"]).stdin(shipped(manifest)?).ok()?;
         }
         cluster.kubectl(["apply", "-f", "-"]).stdin(users::RIGHTS).ok()?;

@@ -58,6 +58,7 @@ mod serving_certificate;
 mod several_signers;
 mod several_signers_cadence;
 mod stage;
+mod stolen_tokens;
 mod tenants;
 mod trust_consumer;
 mod trust_consumer_fleet;
@@ -111,6 +112,7 @@ const MODULES: &[&[Case]] = &[
     serving_certificate::CASES,
     several_signers::CASES,
     several_signers_cadence::CASES,
+    stolen_tokens::CASES,
     tenants::CASES,
     trust_consumer::CASES,
     trust_consumer_fleet::CASES,

@@ -362,7 +362,7 @@ fn register(cluster: &Cluster, ns: &str, name: &str, port: u16) -> Result<()> {
     Ok(())
 }
 
-/// Grants the agent the rights of `manifests/base`, in this namespace and for these configurations, with the policy that limits them.
+/// Grants the agent the rights of `manifests/base`, in this namespace and for these configurations.
 fn grant(cluster: &Cluster, ns: &str, name: &str) -> Result<()> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(&shipped("rbac.yaml")?)?;
     let mut granted = String::new();
@@ -383,7 +383,7 @@ fn grant(cluster: &Cluster, ns: &str, name: &str) -> Result<()> {
         }
         granted += &format!("---\n{object}\n");
     }
-    cluster.kubectl(["apply", "-f", "-"]).stdin(granted + "---\n" + &shipped("policy.yaml")?).ok().map(drop)
+    cluster.kubectl(["apply", "-f", "-"]).stdin(granted).ok().map(drop)
 }
 
 /// When the certificate that a server serves expires, in seconds.

@@ -8,7 +8,7 @@ use trustspan::api::{ClientIdentity, GatewaySecret, RotationPolicy};
 pub(crate) const TEMPLATES: [(&str, &str, Option<&str>); 12] = [
     ("crds", "base/crd", Some(".Values.crds.enabled")),
     ("rbac", "base/rbac", None),
-    ("policy", "base/policy", Some(AGENT_KEEPS_CERTIFICATE)),
+    ("policy", "base/policy", None),
     ("policies", "policies/policies", Some(".Values.policies.enabled")),
     ("webhooks", "base/webhooks", None),
     ("ca-bundles", "ca-bundles/webhooks", Some(".Values.caBundles.enabled")),
