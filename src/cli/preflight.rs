@@ -45,7 +45,7 @@ const GROUPS: [(&str, &str); 3] = [
 ];
 
 /// What an installation creates: group and resource.
-const CREATED: [(&str, &str); 11] = [
+const CREATED: [(&str, &str); 13] = [
     ("", "namespaces"),
     ("", "serviceaccounts"),
     ("", "services"),
@@ -57,6 +57,8 @@ const CREATED: [(&str, &str); 11] = [
     ("rbac.authorization.k8s.io", "rolebindings"),
     ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
     ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
+    ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
+    ("admissionregistration.k8s.io", "validatingadmissionpolicybindings"),
 ];
 
 /// Simultaneous questions about rights.

@@ -18,7 +18,7 @@ use super::{
     wait::{free_port, wait_for},
 };
 
-/// The rights of `manifests/node/rbac.yaml` for the objects of one namespace, and a kubeconfig of the ServiceAccount.
+/// The rights of `manifests/node` for the objects of one namespace, and a kubeconfig of the ServiceAccount.
 pub(crate) struct MirrorRights {
     pub(crate) account: String,
     pub(crate) kubeconfig: PathBuf,
@@ -33,7 +33,9 @@ impl MirrorRights {
     /// The same for a ServiceAccount that may exist.
     pub(crate) fn grant_to(cluster: &Cluster, ns: &str, kind: &str, name: &str, account: &str) -> Result<Self> {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/node");
-        let rights = fs::read_to_string(dir.join("rbac.yaml"))?
+        let rights =
+            fs::read_to_string(dir.join("rbac.yaml"))? + "---\n" + &fs::read_to_string(dir.join("policy.yaml"))?;
+        let rights = rights
             .replace("istio-ingress", ns)
             .replace("[secrets]", &format!("[{kind}s]"))
             .replace("[ingress-gateway]", &format!("[{name}]"))

@@ -4,10 +4,11 @@
 use std::{collections::BTreeMap, path::Path};
 
 use anyhow::{Context, Result, ensure};
+use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
 
 use crate::stage::{MANAGED, SOURCE, deployment, gateway_secret, trustspan};
-use crate::testbed::{Cluster, Output, SOON, wait_for};
+use crate::testbed::{Cluster, Output, SOON, base64, wait_for};
 
 cases![alone a_stolen_token_writes_only_what_its_account_writes];
 
@@ -36,6 +37,8 @@ fn denied(message: &str) -> Answer {
 struct Token<'c> {
     cluster: &'c Cluster,
     account: &'static str,
+    /// The node that the token of a pod names.
+    as_pod_of_node: Option<&'static str>,
     /// What was tried, with the answer that was expected and the one that was seen.
     tried: BTreeMap<String, (Answer, Answer)>,
 }
@@ -43,7 +46,7 @@ struct Token<'c> {
 impl<'c> Token<'c> {
     /// The token of a ServiceAccount, given as `NAMESPACE:NAME`.
     fn new(cluster: &'c Cluster, account: &'static str) -> Self {
-        Self { cluster, account, tried: BTreeMap::new() }
+        Self { cluster, account, as_pod_of_node: None, tried: BTreeMap::new() }
     }
 
     fn kubectl(&self, args: &[&str], stdin: &str) -> Result<Output> {
@@ -52,7 +55,9 @@ impl<'c> Token<'c> {
         let groups = ["system:serviceaccounts", &format!("system:serviceaccounts:{namespace}"), "system:authenticated"]
             .map(|group| format!("--as-group={group}"));
         let kubectl = self.cluster.kubectl(args).arg("--dry-run=server").arg(user);
-        groups.into_iter().fold(kubectl, |kubectl, group| kubectl.arg(group)).stdin(stdin).run()
+        let node =
+            self.as_pod_of_node.map(|node| format!("--as-user-extra=authentication.kubernetes.io/node-name={node}"));
+        groups.into_iter().chain(node).fold(kubectl, |kubectl, arg| kubectl.arg(arg)).stdin(stdin).run()
     }
 
     /// Policies take effect some time after they are stored.
@@ -166,10 +171,25 @@ fn install(cluster: &Cluster, component: &str) -> Result<()> {
 }
 
 fn a_stolen_token_writes_only_what_its_account_writes(cluster: &Cluster) -> Result<()> {
-    cluster.with_temp_ns(|ns| {
-        install(cluster, "base")?;
-        agent(cluster, ns)
-    })
+    for ns in ["envoy-gateway-system", "istio-ingress", "trustspan-node"] {
+        let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": ns } });
+        cluster.apply("default", &namespace.to_string())?;
+    }
+    ["base", "approver", "certgen", "node"].into_iter().try_for_each(|component| install(cluster, component))?;
+    cluster.with_temp_ns(|ns| agent(cluster, ns))?;
+    cluster.with_temp_ns(|ns| webhook(cluster, ns))?;
+    cluster.with_temp_ns(|ns| approver(cluster, ns))?;
+    certgen(cluster)?;
+    mirror(cluster)
+}
+
+/// It may write nothing.
+fn webhook(cluster: &Cluster, ns: &str) -> Result<()> {
+    let mut token = Token::new(cluster, "trustspan-system:trustspan-webhook");
+    token.apply("a managed Secret", &secret(ns, MANAGED, "Opaque"), Forbidden)?;
+    token.apply("a journal", &journal(ns), Forbidden)?;
+    token.apply("a GatewaySecret", &gateway_secret(ns), Forbidden)?;
+    token.compare()
 }
 
 /// Webhook configurations with the names of the base that send nothing to a webhook.
@@ -373,4 +393,369 @@ fn agent_workloads(token: &mut Token<'_>, ns: &str) -> Result<()> {
     let renamed =
         json!({ "metadata": { "resourceVersion": stored["metadata"]["resourceVersion"] }, "spec": renamed["spec"] });
     token.patch("a rewritten Deployment", &on, &renamed, Allowed)
+}
+
+const PREFIX: &str = "trustspan.dev:client-identity:";
+const APPROVER_OWNERS: &str = "the approver gives its objects no other owner than their ClientIdentity";
+const APPROVER_NAMES: &str = "the approver writes only Roles and bindings of ClientIdentities";
+const APPROVER_BINDINGS: &str = "the approver binds the roles of a ClientIdentity to its client";
+const APPROVER_RULES: &str = "the approver lets a client only request its certificates";
+const APPROVER_LABELS: &str = "the approver writes only Secrets with the labels of their ClientIdentity";
+const APPROVER_SECRETS: &str =
+    "the approver writes only bootstrap kubeconfigs and bootstrap tokens of ClientIdentities";
+const APPROVER_FINALIZERS: &str = "the approver changes no finalizers";
+const APPROVER_IDENTITIES: &str =
+    "the approver changes no ClientIdentity but its annotation trustspan.dev/client-certificate";
+
+/// The labels of an object of ClientIdentity `payments`.
+fn identity_labels(ns: &str) -> Value {
+    json!({ "trustspan.dev/client-identity-namespace": ns, "trustspan.dev/client-identity-name": "payments" })
+}
+
+/// The Secret of a bootstrap token.
+fn bootstrap_token(labels: &Value, id: &str, groups: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "bootstrap.kubernetes.io/token",
+        "metadata": { "namespace": "kube-system", "name": format!("bootstrap-token-{id}"), "labels": labels },
+        "stringData": { "token-id": id, "token-secret": "0123456789abcdef", "auth-extra-groups": groups },
+    })
+}
+
+fn rbac(kind: &str, ns: Option<&str>, name: &str, content: &Value) -> Value {
+    let mut object = content.clone();
+    object["apiVersion"] = json!("rbac.authorization.k8s.io/v1");
+    object["kind"] = json!(kind);
+    object["metadata"]["name"] = json!(name);
+    if let Some(ns) = ns {
+        object["metadata"]["namespace"] = json!(ns);
+    }
+    object
+}
+
+fn binding(kind: &str, name: &str, subjects: &[(&str, &str)]) -> Value {
+    let group = "rbac.authorization.k8s.io";
+    let subjects: Vec<_> =
+        subjects.iter().map(|(kind, name)| json!({ "apiGroup": group, "kind": kind, "name": name })).collect();
+    json!({ "roleRef": { "apiGroup": group, "kind": kind, "name": name }, "subjects": subjects })
+}
+
+fn approver(cluster: &Cluster, ns: &str) -> Result<()> {
+    let account = "--serviceaccount=trustspan-system:trustspan-approver";
+    let bound = ["create", "rolebinding", "trustspan-approver", "--clusterrole=trustspan-approver-namespace", account];
+    cluster.kubectl(bound).ns(ns).ok()?;
+    let identity = json!({
+        "apiVersion": "trustspan.dev/v1alpha1", "kind": "ClientIdentity", "metadata": { "namespace": ns, "name": "payments" },
+        "spec": { "rules": [], "server": { "endpoint": "https://api.example.com" } },
+    });
+    let mut own = secret(ns, "own", "Opaque");
+    own["metadata"]["labels"] = identity_labels(ns);
+    let others_token = bootstrap_token(&json!({}), "others", "system:bootstrappers:kubeadm:default-node-token");
+    let own_token =
+        bootstrap_token(&identity_labels(ns), "stolen", &format!("system:bootstrappers:trustspan:{ns}:payments"));
+    let other = secret("kube-system", &format!("other-{ns}"), "Opaque");
+    // A binding of a role that does not exist is answered by its absence.
+    let role = rbac("Role", Some(ns), &format!("{PREFIX}payments"), &json!({ "rules": [] }));
+    let cluster_role = rbac("ClusterRole", None, &format!("{PREFIX}{ns}:payments"), &json!({ "rules": [] }));
+    let stored =
+        [&identity, &own, &secret(ns, "other", "Opaque"), &others_token, &own_token, &other, &role, &cluster_role];
+    for object in stored {
+        cluster.kubectl(["apply", "-f", "-"]).stdin(object.to_string()).ok()?;
+    }
+    let mut token = Token::new(cluster, "trustspan-system:trustspan-approver");
+    token.wait_for_policy(&secret(ns, "none", "Opaque"))?;
+    let outcome = approver_secrets(&mut token, ns)
+        .and_then(|()| approver_rbac(&mut token, ns))
+        .and_then(|()| approver_others(&mut token, ns));
+    for object in [others_token, own_token, other, cluster_role] {
+        cluster.kubectl(["delete", "-f", "-"]).stdin(object.to_string()).ok()?;
+    }
+    outcome.and_then(|()| token.compare())
+}
+
+fn approver_secrets(token: &mut Token<'_>, ns: &str) -> Result<()> {
+    let group = format!("system:bootstrappers:trustspan:{ns}:payments");
+    let kubeadm = "system:bootstrappers:kubeadm:default-node-token";
+    let both = format!("{group},{kubeadm}");
+    for (what, labels, groups, expected) in [
+        ("a bootstrap token", identity_labels(ns), &group as &str, Allowed),
+        ("a bootstrap token without labels", json!({}), &group, denied(APPROVER_LABELS)),
+        ("a bootstrap token of kubeadm", identity_labels(ns), kubeadm, denied(APPROVER_SECRETS)),
+        ("a bootstrap token with two groups", identity_labels(ns), &both, denied(APPROVER_SECRETS)),
+    ] {
+        token.create(what, &bootstrap_token(&labels, "create", groups), expected)?;
+    }
+    let labelled = |ns: &str, labels: Value, type_: &str| {
+        let mut object = secret(ns, "bootstrap", type_);
+        object["metadata"]["labels"] = labels;
+        object
+    };
+    let other = identity_labels("other");
+    for (what, object, expected) in [
+        ("a bootstrap kubeconfig", labelled(ns, identity_labels(ns), "Opaque"), Allowed),
+        ("a kubeconfig of another namespace", labelled(ns, other, "Opaque"), denied(APPROVER_SECRETS)),
+        ("a Secret without labels", labelled(ns, json!({}), "Opaque"), denied(APPROVER_LABELS)),
+        (
+            "a token of a ServiceAccount",
+            labelled(ns, identity_labels(ns), "kubernetes.io/service-account-token"),
+            denied(APPROVER_SECRETS),
+        ),
+        (
+            "a token of a ServiceAccount in kube-system",
+            labelled("kube-system", identity_labels("kube-system"), "kubernetes.io/service-account-token"),
+            denied(APPROVER_SECRETS),
+        ),
+    ] {
+        token.create(what, &object, expected)?;
+    }
+    let mut owned = labelled(ns, identity_labels(ns), "Opaque");
+    let mut owner =
+        json!({ "apiVersion": "trustspan.dev/v1alpha1", "kind": "ClientIdentity", "name": "payments", "uid": "1" });
+    owned["metadata"]["ownerReferences"] = json!([owner]);
+    token.create("a bootstrap kubeconfig with its owner", &owned, Allowed)?;
+    owner["name"] = json!("other");
+    owned["metadata"]["ownerReferences"] = json!([owner]);
+    token.create("a bootstrap kubeconfig with another owner", &owned, denied(APPROVER_OWNERS))?;
+
+    let content = json!({ "data": { "kubeconfig": "" } });
+    let take_over = json!({ "metadata": { "labels": identity_labels(ns) } });
+    token.patch("its bootstrap kubeconfig", &["secret/own", "-n", ns], &content, Allowed)?;
+    token.patch("another Secret", &["secret/other", "-n", ns], &content, denied(APPROVER_LABELS))?;
+    token.patch("the labels of another Secret", &["secret/other", "-n", ns], &take_over, denied(APPROVER_LABELS))?;
+    let owner = json!({ "metadata": { "ownerReferences": [missing_owner()] } });
+    token.patch("a missing owner of a Secret", &["secret/own", "-n", ns], &owner, denied(APPROVER_OWNERS))?;
+    let finalizer = json!({ "metadata": { "finalizers": ["example.com/keep"] } });
+    token.patch("a finalizer of a Secret", &["secret/own", "-n", ns], &finalizer, denied(APPROVER_FINALIZERS))?;
+    token.delete(&["secret/own", "-n", ns], Forbidden)?;
+
+    let other = format!("secret/other-{ns}");
+    for (name, expected) in [
+        ("secret/bootstrap-token-stolen", Allowed),
+        ("secret/bootstrap-token-others", denied(APPROVER_LABELS)),
+        (&other, denied(APPROVER_LABELS)),
+    ] {
+        token.delete(&[name, "-n", "kube-system"], expected)?;
+    }
+    Ok(())
+}
+
+fn approver_rbac(token: &mut Token<'_>, ns: &str) -> Result<()> {
+    let (role, cluster_role) = (format!("{PREFIX}payments"), format!("{PREFIX}{ns}:payments"));
+    let group = format!("system:bootstrappers:trustspan:{ns}:payments");
+    let user = cluster_role.as_str();
+    let requests = json!({ "apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests"], "verbs": ["create", "get"] });
+    let of = |name: &str| {
+        json!({
+            "apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests/clientidentity"],
+            "resourceNames": [name], "verbs": ["create"],
+        })
+    };
+    let identity = format!("{ns}:payments");
+    let deletes =
+        json!({ "apiGroups": ["rbac.authorization.k8s.io"], "resources": ["clusterroles"], "verbs": ["delete"] });
+    let aggregated = json!({ "metadata": { "labels": { "rbac.authorization.k8s.io/aggregate-to-edit": "true" } }, "rules": [requests] });
+    for (what, kind, namespace, name, content, expected) in [
+        (
+            "a ClusterRole of an identity",
+            "ClusterRole",
+            None,
+            user,
+            json!({ "rules": [requests, of(&identity)] }),
+            Allowed,
+        ),
+        (
+            "a ClusterRole for another identity",
+            "ClusterRole",
+            None,
+            user,
+            json!({ "rules": [of("a:b")] }),
+            denied(APPROVER_RULES),
+        ),
+        (
+            "a ClusterRole with other rights",
+            "ClusterRole",
+            None,
+            user,
+            json!({ "rules": [deletes] }),
+            denied(APPROVER_RULES),
+        ),
+        ("an aggregated ClusterRole", "ClusterRole", None, user, aggregated, denied(APPROVER_RULES)),
+        (
+            "a ClusterRole of another name",
+            "ClusterRole",
+            None,
+            "other",
+            json!({ "rules": [requests] }),
+            denied(APPROVER_NAMES),
+        ),
+        (
+            "a ClusterRoleBinding of an identity",
+            "ClusterRoleBinding",
+            None,
+            user,
+            binding("ClusterRole", user, &[("User", user), ("Group", &group)]),
+            Allowed,
+        ),
+        (
+            "a ClusterRoleBinding of the approver's ClusterRole",
+            "ClusterRoleBinding",
+            None,
+            user,
+            binding("ClusterRole", "trustspan-approver", &[("User", user)]),
+            denied(APPROVER_BINDINGS),
+        ),
+        (
+            "a ClusterRoleBinding to another user",
+            "ClusterRoleBinding",
+            None,
+            user,
+            binding("ClusterRole", user, &[("User", "mallory")]),
+            denied(APPROVER_BINDINGS),
+        ),
+        ("a Role of an identity", "Role", Some(ns), &role, json!({ "rules": [] }), Allowed),
+        ("a Role of another name", "Role", Some(ns), "other", json!({ "rules": [] }), denied(APPROVER_NAMES)),
+        (
+            "a RoleBinding of an identity",
+            "RoleBinding",
+            Some(ns),
+            &role,
+            binding("Role", &role, &[("User", user)]),
+            Allowed,
+        ),
+        (
+            "a RoleBinding to another user",
+            "RoleBinding",
+            Some(ns),
+            &role,
+            binding("Role", &role, &[("User", "mallory")]),
+            denied(APPROVER_BINDINGS),
+        ),
+        (
+            "a RoleBinding of another Role",
+            "RoleBinding",
+            Some(ns),
+            &role,
+            binding("ClusterRole", "trustspan-approver-namespace", &[("User", user)]),
+            denied(APPROVER_BINDINGS),
+        ),
+    ] {
+        token.apply(what, &rbac(kind, namespace, name, &content), expected)?;
+    }
+    for name in ["clusterrole/trustspan-agent", "clusterrole/cluster-admin", "clusterrolebinding/cluster-admin"] {
+        token.delete(&[name], denied(APPROVER_NAMES))?;
+        token.own_and_keep(&[name], &denied(APPROVER_NAMES))?;
+    }
+    token.delete(&[&format!("clusterrole/{cluster_role}")], Allowed)
+}
+
+fn approver_others(token: &mut Token<'_>, ns: &str) -> Result<()> {
+    for (name, expected) in [
+        ("trustspan-approver", Allowed),
+        ("trustspan-agent", denied("the approver writes no Lease but trustspan-approver")),
+    ] {
+        let lease = json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": { "namespace": "trustspan-system", "name": name },
+        });
+        token.create(&format!("Lease {name}"), &lease, expected)?;
+    }
+    let pem = CertificateParams::default().serialize_request(&KeyPair::generate()?)?.pem()?;
+    let request = json!({
+        "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": { "name": "stolen" },
+        "spec": { "signerName": "kubernetes.io/kube-apiserver-client", "usages": ["client auth"], "request": base64(pem) },
+    });
+    token.create("a CertificateSigningRequest", &request, denied("the approver requests no certificates"))?;
+    let on = ["clientidentity/payments", "-n", ns];
+    for (what, patch, expected) in [
+        (
+            "the record of a certificate",
+            json!({ "metadata": { "annotations": { "trustspan.dev/client-certificate": "{}" } } }),
+            Allowed,
+        ),
+        (
+            "another annotation of a ClientIdentity",
+            json!({ "metadata": { "annotations": { "a": "b" } } }),
+            denied(APPROVER_IDENTITIES),
+        ),
+        (
+            "the spec of a ClientIdentity",
+            json!({ "spec": { "rules": [{ "apiGroups": [""], "resources": ["secrets"], "verbs": ["get"] }] } }),
+            denied(APPROVER_IDENTITIES),
+        ),
+        (
+            "an owner of a ClientIdentity",
+            json!({ "metadata": { "ownerReferences": [missing_owner()] } }),
+            denied(APPROVER_OWNERS),
+        ),
+    ] {
+        token.patch(what, &on, &patch, expected)?;
+    }
+    token.delete(&on, Forbidden)
+}
+
+fn certgen(cluster: &Cluster) -> Result<()> {
+    const NS: &str = "envoy-gateway-system";
+    const OWNERS: &str = "certgen changes no owners and no finalizers";
+    const SECRETS: &str = "certgen writes only the Secrets of the control plane, of types Opaque and kubernetes.io/tls";
+    const DEPLOYMENT: &str = "certgen changes only the annotation of a Deployment by which it restarts it";
+    let limiter = deployment("envoy-ratelimit", "envoy-rate-limit", &[]);
+    for object in [&secret(NS, "envoy", "kubernetes.io/tls"), &limiter] {
+        cluster.apply(NS, &object.to_string())?;
+    }
+    let mut token = Token::new(cluster, "envoy-gateway-system:trustspan-certgen");
+    wait_for("the policy for certgen", SOON, || {
+        let output = token.kubectl(&["create", "-f", "-"], &secret(NS, "none", "Opaque").to_string())?;
+        Ok(output.stderr.contains("ValidatingAdmissionPolicy"))
+    })?;
+    for (name, type_, expected) in [
+        ("envoy-gateway", "kubernetes.io/tls", Allowed),
+        ("envoy-oidc-hmac", "Opaque", Allowed),
+        ("envoy-gateway-certgen-pending", "Opaque", Allowed),
+        ("envoy-gateway-certgen-pending", "kubernetes.io/service-account-token", denied(SECRETS)),
+        ("envoy-gateway", "bootstrap.kubernetes.io/token", denied(SECRETS)),
+        ("other", "Opaque", denied(SECRETS)),
+    ] {
+        token.create(&format!("Secret {name} of type {type_}"), &secret(NS, name, type_), expected)?;
+    }
+    token.own_and_keep(&["secret/envoy", "-n", NS], &denied(OWNERS))?;
+    let on = ["deployment/envoy-ratelimit", "-n", NS];
+    token.own_and_keep(&on, &denied(OWNERS))?;
+    for (path, value, expected) in [
+        ("/spec/template/metadata/annotations", json!({ "trustspan.dev/certgen-hash": "a" }), Allowed),
+        ("/spec/template/metadata/annotations", json!({ "a": "b" }), denied(DEPLOYMENT)),
+        ("/spec/template/spec/containers/0/image", json!("evil"), denied(DEPLOYMENT)),
+        ("/spec/template/spec/volumes/0/secret/secretName", json!("other"), denied(DEPLOYMENT)),
+        ("/spec/template/spec/serviceAccountName", json!("admin"), denied(DEPLOYMENT)),
+        ("/spec/replicas", json!(0), denied(DEPLOYMENT)),
+    ] {
+        token.set(&format!("{path} = {value}"), &on, path, &value, expected)?;
+    }
+    token.compare()
+}
+
+fn mirror(cluster: &Cluster) -> Result<()> {
+    const NS: &str = "istio-ingress";
+    const OWNERS: &str = "a mirror gives its report no other owner than the node";
+    let report = |owner: &Value| {
+        json!({
+            "apiVersion": "trustspan.dev/v1alpha1", "kind": "MirroredFile",
+            "metadata": { "namespace": NS, "name": "report", "ownerReferences": [owner] },
+            "spec": {
+                "node": "one", "path": "/etc/ca.crt",
+                "source": { "kind": "Secret", "name": "ingress-gateway", "key": "ca.crt" },
+            },
+        })
+    };
+    let owner = |name: &str| json!({ "apiVersion": "v1", "kind": "Node", "name": name, "uid": "1" });
+    let mut token = Token::new(cluster, "trustspan-node:trustspan-mirror");
+    token.wait_for_policy(&report(&missing_owner()))?;
+    token.apply("a report", &report(&owner("one")), Allowed)?;
+    token.apply("a report with another owner", &report(&missing_owner()), denied(OWNERS))?;
+    token.apply("a report with the owner of another node", &report(&owner("two")), denied(OWNERS))?;
+    token.as_pod_of_node = Some("one");
+    token.apply("a report, by a pod of the node", &report(&owner("one")), Allowed)?;
+    token.as_pod_of_node = Some("two");
+    let expected = denied("a mirror reports only for the node of its pod");
+    token.apply("a report, by a pod of another node", &report(&owner("one")), expected)?;
+    token.apply("the source", &secret(NS, "ingress-gateway", "Opaque"), Forbidden)?;
+    token.compare()
 }

@@ -23,8 +23,11 @@ fn trustspan_node() -> PathBuf {
 
 /// The permissions of the approver, and of the clients that it may give.
 pub(crate) fn install(cluster: &Cluster) -> Result<()> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/approver/rbac.yaml");
-    cluster.kubectl(["apply", "-f", "-"]).stdin(fs::read(file)?).ok().map(drop)
+    let manifests = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/approver");
+    for file in ["rbac.yaml", "policy.yaml"] {
+        cluster.kubectl(["apply", "-f"]).arg(manifests.join(file)).ok()?;
+    }
+    Ok(())
 }
 
 /// Starts the approver.

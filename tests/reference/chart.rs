@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use trustspan::api::{ClientIdentity, GatewaySecret, RotationPolicy};
 
 /// A template, the file of `manifests` from which it is made, and the condition under which it renders anything.
-pub(crate) const TEMPLATES: [(&str, &str, Option<&str>); 12] = [
+pub(crate) const TEMPLATES: [(&str, &str, Option<&str>); 15] = [
     ("crds", "base/crd", Some(".Values.crds.enabled")),
     ("rbac", "base/rbac", None),
     ("policy", "base/policy", None),
@@ -16,8 +16,11 @@ pub(crate) const TEMPLATES: [(&str, &str, Option<&str>); 12] = [
     ("podmonitor", "monitoring/podmonitor", Some(".Values.metrics.podMonitor.enabled")),
     ("prometheusrule", "monitoring/prometheusrule", Some(".Values.metrics.prometheusRule.enabled")),
     ("approver-rbac", "approver/rbac", Some(".Values.approver.enabled")),
+    ("approver-policy", "approver/policy", Some(".Values.approver.enabled")),
     ("certgen-rbac", "certgen/rbac", Some(".Values.certgen.enabled")),
+    ("certgen-policy", "certgen/policy", Some(".Values.certgen.enabled")),
     ("mirror-rbac", "node/rbac", Some(".Values.mirror.enabled")),
+    ("mirror-policy", "node/policy", Some(".Values.mirror.enabled")),
 ];
 
 /// The condition of everything that the agent needs for the serving certificate.
@@ -149,7 +152,7 @@ fn labelled(body: &str, manifest: &str) -> String {
             "    {{{{- with .Values.metrics.{name}.labels }}}}\n    {{{{- toYaml . | nindent 4 }}}}\n    {{{{- end }}}}\n"
         );
     }
-    if manifest == "certgen/rbac" {
+    if manifest.starts_with("certgen/") {
         labels += "    app.kubernetes.io/component: certgen\n";
     }
     if manifest == "base/crd" {
