@@ -125,7 +125,7 @@ pub(crate) fn policies(bed: &Bed) -> Result<()> {
     let release = Release { name: "edge", namespace: "gateways" };
     let is_policy = |object: &Value| {
         object["kind"].as_str().is_some_and(|kind| kind.starts_with("ValidatingAdmissionPolicy"))
-            && object["metadata"]["name"] != "edge-trustspan-agent-serving-certificate"
+            && object["metadata"]["name"] != "edge-trustspan-agent"
     };
     for flags in [
         &[][..],
