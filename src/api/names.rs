@@ -74,6 +74,9 @@ pub const CLIENT_CERTIFICATE: &str = "trustspan.dev/client-certificate";
 /// Annotation of a ClientIdentity whose client needs a new bootstrap kubeconfig, such as after a lost disk: when that was requested (RFC 3339).
 pub const BOOTSTRAP_REQUESTED_AT: &str = "trustspan.dev/bootstrap-requested-at";
 
+/// Annotation of the ClusterRole of a ClientIdentity: the public part of its bootstrap token.
+pub const BOOTSTRAP_TOKEN: &str = "trustspan.dev/bootstrap-token";
+
 /// Label of the cluster-scoped objects of a ClientIdentity: its namespace.
 pub const IDENTITY_NAMESPACE: &str = "trustspan.dev/client-identity-namespace";
 

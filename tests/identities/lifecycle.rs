@@ -255,8 +255,10 @@ pub(crate) fn uninstalled(bed: &Bed) -> Result<()> {
     // Installed again, the approver removes what had no owner.
     cluster.apply_crds(&shipped("crd.yaml")?)?;
     let _approver = start_approver(&cluster, &[])?;
-    for kind in ["clusterroles", "clusterrolebindings"] {
-        wait_for(&format!("{kind} to be removed"), SOON, || Ok(cluster.list(kind, "default", &label)?.is_empty()))?;
+    for (kind, namespace) in
+        [("clusterroles", "default"), ("clusterrolebindings", "default"), ("secrets", "kube-system")]
+    {
+        wait_for(&format!("{kind} to be removed"), SOON, || Ok(cluster.list(kind, namespace, &label)?.is_empty()))?;
     }
     Ok(())
 }
@@ -270,4 +272,48 @@ fn is_removed_by_the_cleaner(request: &Value) -> bool {
         || conditions
             .iter()
             .any(|one| known.iter().any(|kind| one["type"] == *kind) && one["lastUpdateTime"].is_string())
+}
+
+/// An editor of Secrets names the bootstrap token of somebody else in the bootstrap kubeconfig, before a new one is made and before the
+/// ClientIdentity is taken over without status.
+pub(crate) fn foreign_token(bed: &Bed) -> Result<()> {
+    let scene = Scene::new(&bed.main, "foreign-token")?;
+    let _approver = start_approver(&bed.main, &[])?;
+    let object = scene.object(&json!({}))?;
+    scene.apply(&object)?;
+    scene.wait_valid("False", "NoCertificate")?;
+    let foreign = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "bootstrap.kubernetes.io/token",
+        "metadata": { "name": "bootstrap-token-f0re1g" },
+        "stringData": { "token-id": "f0re1g", "token-secret": "0123456789abcdef" },
+    });
+    bed.main.apply("kube-system", &foreign.to_string())?;
+    let name_foreign_token = || -> Result<String> {
+        let mut kubeconfig: serde_json::Value = serde_json::from_str(&scene.bootstrap_kubeconfig()?)?;
+        kubeconfig["users"][0]["user"]["token"] = "f0re1g.0123456789abcdef".into();
+        let change = json!({ "stringData": { "kubeconfig": kubeconfig.to_string() } }).to_string();
+        let patch = ["patch", "secret", "payments-bootstrap", "--type=merge", "-p", &change];
+        bed.main.kubectl(patch).ns(scene.namespace()).ok()?;
+        Ok(kubeconfig.to_string())
+    };
+    let request = || -> Result<()> {
+        let at = format!("trustspan.dev/bootstrap-requested-at={}", Timestamp::now());
+        bed.main.kubectl(["annotate", "clientidentity", "payments", &at]).ns(scene.namespace()).ok().map(drop)
+    };
+    let restore = || -> Result<()> {
+        let delete = ["delete", "clientidentities", "payments", "--cascade=orphan"];
+        bed.main.kubectl(delete).ns(scene.namespace()).ok()?;
+        scene.apply(&object)
+    };
+    let ways: [(&str, &dyn Fn() -> Result<()>); 2] =
+        [("at a request", &request), ("after a restore without status", &restore)];
+    for (what, renew) in ways {
+        let named = name_foreign_token()?;
+        renew()?;
+        wait_for(&format!("a new bootstrap kubeconfig {what}"), SOON, || Ok(scene.bootstrap_kubeconfig()? != named))?;
+        scene.wait_valid("False", "NoCertificate")?;
+        ensure!(bed.main.exists("secret", "kube-system", "bootstrap-token-f0re1g")?, "{what}: deleted a foreign token");
+        wait_for(&format!("one token {what}"), SOON, || Ok(scene.counts()?.tokens == 1))?;
+    }
+    Ok(())
 }

@@ -53,6 +53,7 @@ fn trials(bed: Option<&Arc<Bed>>) -> Vec<Trial> {
         trial("client_identity_in_a_secret", lifecycle::in_a_secret),
         trial("client_identity_after_an_expired_token", lifecycle::expired_token),
         trial("client_identity_restored_without_status", lifecycle::restored),
+        trial("editor_cannot_have_a_foreign_bootstrap_token_deleted", lifecycle::foreign_token),
         trial("client_identity_requests_that_are_not_approved", approval::refused),
         trial("client_identity_follows_a_rolled_server_ca", migration::rolled_server_ca),
         trial("client_identity_follows_a_moved_control_plane", migration::moved),

@@ -22,7 +22,9 @@ use super::error::ApproveError;
 use super::objects;
 use super::requests::{self, Issued};
 use crate::agent::lease::Leadership;
-use crate::api::names::{BOOTSTRAP_REQUESTED_AT, CLIENT_CERTIFICATE, IDENTITY_NAME, IDENTITY_NAMESPACE};
+use crate::api::names::{
+    BOOTSTRAP_REQUESTED_AT, BOOTSTRAP_TOKEN, CLIENT_CERTIFICATE, IDENTITY_NAME, IDENTITY_NAMESPACE,
+};
 use crate::api::{BootstrapToken, ClientIdentity, ClientIdentityStatus, ConditionStatus, IssuedCertificate};
 use crate::health::{CheckResult, Requirement};
 use crate::identity::IdentityName;
@@ -80,8 +82,6 @@ struct Known {
     check: CheckHandle,
     /// A hash of the permissions that were applied last.
     applied: Option<String>,
-    /// The bootstrap token that exists.
-    token_id: Option<String>,
     failures: u32,
     retry_at: Option<Instant>,
 }
@@ -163,7 +163,6 @@ impl<'a> Approver<'a> {
         self.known.entry(identity.clone()).or_insert_with(|| Known {
             check: health.add(format!("client-identity/{identity}"), Requirement::Never),
             applied: None,
-            token_id: None,
             failures: 0,
             retry_at: None,
         })
@@ -203,7 +202,6 @@ impl<'a> Approver<'a> {
         if let (Ok(server), Some(issued)) = (&server, issued) {
             status.certificate = record(&status, &issued, server, now).or(status.certificate);
         }
-        self.known(identity).token_id = status.bootstrap.as_ref().map(|token| token.token_id.clone());
         let outcome = match &server {
             Ok(server) => self.bootstrap(identity, &mut object, &mut status, server, now).await,
             Err(error) => Ok(failed(error)),
@@ -332,11 +330,7 @@ impl<'a> Approver<'a> {
         match plan {
             Plan::Valid { remove_token_at } => {
                 if object.status.is_none() {
-                    let api: Api<Secret> = Api::namespaced(self.client.clone(), &identity.namespace);
-                    let stored = api.get_opt(&secret).await;
-                    let stored = stored.map_err(|error| ApproveError::api(format!("read Secret {secret}"), error))?;
-                    last_server(stored.as_ref(), &secret, identity)?;
-                    self.remove_recorded_token(stored.as_ref(), "").await?;
+                    self.remove_recorded_token(identity).await?;
                 }
                 if let Some(token) = status.bootstrap.as_ref().filter(|_| remove_token_at.is_some_and(|at| at <= now)) {
                     self.remove_token(&token.token_id).await?;
@@ -394,8 +388,9 @@ impl<'a> Approver<'a> {
         let (id, token_secret) =
             (objects::random_text(6).ok_or_else(no_random)?, objects::random_text(16).ok_or_else(no_random)?);
         let before = status.bootstrap.take();
-        if let Some(token) = &before {
-            self.remove_token(&token.token_id).await?;
+        match &before {
+            Some(token) => self.remove_token(&token.token_id).await?,
+            None => self.remove_recorded_token(identity).await?,
         }
         let unused = before.as_ref().filter(|token| token.delivered && token.key_hash.is_none());
         let expiration = now.saturating_add(self.token_lifetime).unwrap_or(Timestamp::MAX);
@@ -414,7 +409,7 @@ impl<'a> Approver<'a> {
         status.bootstrap = Some(token);
         // Stored first: a process that is started after a crash knows which token to remove.
         *object = self.store_status(identity, object.clone(), status.clone()).await?;
-        self.known(identity).token_id = Some(id.to_string());
+        self.record_token(identity, &id).await?;
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), "kube-system");
         let token = decoded::<Secret>(objects::token_secret(identity, &id, &token_secret, expiration))?;
         let created = secrets.create(&PostParams::default(), &token).await;
@@ -426,7 +421,6 @@ impl<'a> Approver<'a> {
         let stored =
             api.get_opt(&name).await.map_err(|error| ApproveError::api(format!("read Secret {name}"), error))?;
         let last = last_server(stored.as_ref(), &name, identity)?;
-        self.remove_recorded_token(stored.as_ref(), &id).await?;
         let server = Server { cas: rolled_cas(server, before.as_ref(), last.as_ref(), now), ..server.clone() };
         if let Some(token) = &mut status.bootstrap {
             token.bundle_hash = server.ca_hash();
@@ -457,12 +451,29 @@ impl<'a> Approver<'a> {
         Ok(())
     }
 
-    /// Removes the token of a bootstrap kubeconfig. After a restore without status, nothing else names it.
-    async fn remove_recorded_token(&self, stored: Option<&Secret>, new_id: &str) -> Result<(), ApproveError> {
-        match stored.and_then(token_id) {
-            Some(old) if old != new_id => self.remove_token(&old).await,
-            _ => Ok(()),
+    /// Records the id of a token in the ClusterRole of its identity. Unlike the ClientIdentity and its Secrets, editors of the namespace
+    /// cannot write that object, and it stays when the ClientIdentity is deleted or loses its status.
+    async fn record_token(&self, identity: &IdentityName, token_id: &str) -> Result<(), ApproveError> {
+        let change = json!({ "metadata": { "annotations": { BOOTSTRAP_TOKEN: token_id } } });
+        let written = self
+            .cluster_roles()
+            .patch_metadata(&identity.cluster_role_name(), &PatchParams::default(), &Patch::Merge(&change))
+            .await;
+        written.map(drop).map_err(|error| ApproveError::api("record a bootstrap token in a ClusterRole", error))
+    }
+
+    /// Removes the token that the approver recorded for an identity, when no status names it.
+    async fn remove_recorded_token(&self, identity: &IdentityName) -> Result<(), ApproveError> {
+        let read = self.cluster_roles().get_metadata_opt(&identity.cluster_role_name()).await;
+        let read = read.map_err(|error| ApproveError::api("read a ClusterRole", error))?;
+        match read.as_ref().and_then(|object| object.annotations().get(BOOTSTRAP_TOKEN)) {
+            Some(token_id) => self.remove_token(token_id).await,
+            None => Ok(()),
         }
+    }
+
+    fn cluster_roles(&self) -> Api<DynamicObject> {
+        Api::all_with(self.client.clone(), &resource("rbac.authorization.k8s.io", "ClusterRole"))
     }
 
     async fn remove_token(&self, token_id: &str) -> Result<(), ApproveError> {
@@ -524,7 +535,7 @@ impl<'a> Approver<'a> {
         }
     }
 
-    /// Removes the tokens of identities that were deleted.
+    /// Removes the tokens and cluster-scoped objects of identities that were deleted.
     async fn forget_absent(&mut self, present: &BTreeMap<IdentityName, ClientIdentity>) -> Result<(), ApproveError> {
         let absent: Vec<_> = self.known.keys().filter(|identity| !present.contains_key(*identity)).cloned().collect();
         for identity in absent {
@@ -534,20 +545,15 @@ impl<'a> Approver<'a> {
             if read.is_some_and(|object| object.metadata.deletion_timestamp.is_none()) {
                 continue;
             }
-            if let Some(token_id) = self.known.get(&identity).and_then(|known| known.token_id.clone()) {
-                self.remove_token(&token_id).await?;
-            }
             self.remove_cluster_objects(&identity).await?;
             self.known.remove(&identity);
         }
         Ok(())
     }
 
-    /// Removes the cluster-scoped objects of identities that do not exist.
+    /// Removes the tokens and cluster-scoped objects of identities that do not exist.
     async fn remove_orphans(&self) -> Result<(), ApproveError> {
-        let resource = resource("rbac.authorization.k8s.io", "ClusterRole");
-        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
-        let listed = api.list_metadata(&ListParams::default().labels(IDENTITY_NAMESPACE)).await;
+        let listed = self.cluster_roles().list_metadata(&ListParams::default().labels(IDENTITY_NAMESPACE)).await;
         let listed = listed.map_err(|error| ApproveError::api("list ClusterRoles", error))?;
         let identities: BTreeSet<_> = listed
             .iter()
@@ -564,6 +570,8 @@ impl<'a> Approver<'a> {
 
     async fn remove_cluster_objects(&self, identity: &IdentityName) -> Result<(), ApproveError> {
         self.check_leading()?;
+        // Before the record is removed.
+        self.remove_recorded_token(identity).await?;
         for kind in ["ClusterRoleBinding", "ClusterRole"] {
             let resource = resource("rbac.authorization.k8s.io", kind);
             let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
@@ -627,15 +635,6 @@ fn last_server(stored: Option<&Secret>, name: &str, identity: &IdentityName) -> 
     let text =
         stored.data.as_ref().and_then(|data| data.get("kubeconfig")).map(|bytes| String::from_utf8_lossy(&bytes.0));
     Ok(text.and_then(|text| kubeconfig::parse(&text).ok()).map(|(kubeconfig, _)| kubeconfig.server))
-}
-
-/// The public part of the token in the bootstrap kubeconfig of a Secret.
-fn token_id(stored: &Secret) -> Option<String> {
-    let text = stored.data.as_ref()?.get("kubeconfig")?;
-    let config: Value = serde_json::from_slice(&text.0).ok()?;
-    let (id, _) = config["users"][0]["user"]["token"].as_str()?.split_once('.')?;
-    let is_id = id.len() == 6 && id.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
-    is_id.then(|| id.to_owned())
 }
 
 /// A client for the cluster of a kubeconfig in a Secret.
