@@ -39,6 +39,7 @@ pub mod json;
 pub mod registry;
 pub mod rewrite;
 pub mod rotation;
+mod text;
 pub mod trust;
 
 #[cfg(feature = "edge")]

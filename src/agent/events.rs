@@ -16,6 +16,7 @@ use crate::api::{GROUP, VERSION};
 use crate::registry::Entry;
 use crate::rotation::StatusEvent;
 use crate::store::cluster;
+use crate::text::excerpt;
 
 /// Name of the agent in Events.
 const REPORTER: &str = "trustspan.dev/agent";
@@ -27,8 +28,6 @@ const MAX_QUEUED: usize = QUEUE_LENGTH / 4;
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The number of different Events that are remembered, so that a repeated one increments the count of its series.
 const MAX_REMEMBERED: usize = 256;
-/// Longest note that the API server accepts, in bytes (`k8s.io/kubernetes/pkg/apis/core/validation/events.go`, `NoteLengthLimit`).
-const MAX_NOTE: usize = 1024;
 
 /// Records Events.
 #[derive(Clone, Debug)]
@@ -127,15 +126,11 @@ fn to_kube(event: &StatusEvent, regarding: &ObjectReference) -> Event {
     Event {
         type_: if event.is_warning { EventType::Warning } else { EventType::Normal },
         reason: event.reason.to_owned(),
-        note: Some(truncated(&event.note).to_owned()),
+        // The API server accepts 1 KiB (`k8s.io/kubernetes/pkg/apis/core/validation/events.go`, `NoteLengthLimit`).
+        note: Some(excerpt(&event.note)),
         action: event.action.to_owned(),
         secondary: event.secret.as_ref().map(secret),
     }
-}
-
-/// A note, cut to the longest that the API server accepts.
-fn truncated(note: &str) -> &str {
-    &note[..note.floor_char_boundary(MAX_NOTE)]
 }
 
 /// An object of trustspan's API group, for Events on it.
@@ -153,14 +148,6 @@ pub(super) fn reference(kind: &str, namespace: &str, name: &str, uid: Option<Str
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn long_notes_are_truncated_between_characters() {
-        assert_eq!(truncated("short"), "short");
-        let long = "ä".repeat(MAX_NOTE);
-        assert_eq!(truncated(&long).len(), MAX_NOTE);
-        assert_eq!(truncated(&format!("a{long}")).len(), MAX_NOTE - 1, "no character is split");
-    }
 
     #[test]
     fn events_of_one_namespace_leave_places_for_others() {

@@ -9,7 +9,7 @@ use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{ListParams, Patch, PatchParams};
-use kube::core::PartialObjectMeta;
+use kube::core::{DeserializeGuard, PartialObjectMeta};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
@@ -31,6 +31,7 @@ use crate::api::{
 use crate::consumer::{self, Absence, ConsumerState, Consumers, Content, ReadFailure, blocker, owners};
 use crate::rotation::sentence;
 use crate::store::watch::with_backoff;
+use crate::text::excerpt;
 
 type Key = (String, String);
 
@@ -180,11 +181,20 @@ impl ConsumerController<'_> {
             keys.extend(pending.map(|(key, _)| key.clone()));
         }
         let keys = self.within_budget(keys);
-        for key in &keys {
-            if !is_resync {
-                self.get(key).await?;
+        let mut result = Ok(());
+        for (at, key) in keys.iter().enumerate() {
+            match if is_resync { Ok(()) } else { self.get(key).await } {
+                Ok(()) => self.observe(key).await,
+                // They are read again soon.
+                Err(AgentError::NoAnswer) => {
+                    self.deferred.extend(keys[at..].iter().cloned());
+                    return Err(AgentError::NoAnswer);
+                }
+                Err(error) => {
+                    self.deferred.insert(key.clone());
+                    result = result.and(Err(error));
+                }
             }
-            self.observe(key).await;
         }
         for _ in 0..MAX_RESTARTS {
             // Stored before the restart: if this process ends now, the next one compares the content with what is
@@ -192,11 +202,11 @@ impl ConsumerController<'_> {
             self.store_all().await?;
             let now = now();
             let next = consumer::next(&self.consumers, self.settings.max_concurrent_restarts, now);
-            let Some((key, at)) = next.map(|(key, at)| (key.clone(), at)) else { return Ok(()) };
+            let Some((key, at)) = next.map(|(key, at)| (key.clone(), at)) else { return result };
             self.restart(&key, at).await?;
         }
         self.trigger.event.notify_one();
-        Ok(())
+        result
     }
 
     /// Those that may be read now, in the order of their last reads. The others are deferred.
@@ -232,14 +242,20 @@ impl ConsumerController<'_> {
 
     /// Lists all TrustConsumers. Returns their keys.
     async fn list(&mut self) -> Result<BTreeSet<Key>, AgentError> {
-        let api: Api<TrustConsumer> = Api::all(self.client.clone());
+        let api: Api<DeserializeGuard<TrustConsumer>> = Api::all(self.client.clone());
         let listed = timeout(RECONCILE_TIMEOUT, api.list(&ListParams::default())).await;
         let listed = listed.map_err(|_| AgentError::NoAnswer)?;
         let listed = listed.map_err(|error| AgentError::api("list", "trustconsumers.trustspan.dev", "", error))?;
         let mut keys = BTreeSet::new();
         for object in listed {
             let key = (object.namespace().unwrap_or_default(), object.name_any());
-            self.know(&key, Some(object));
+            match object.0 {
+                Ok(object) => self.know(&key, Some(object)),
+                Err(error) => {
+                    let (namespace, name) = (&key.0, &key.1);
+                    tracing::error!(namespace, name, "TrustConsumer cannot be parsed: {}", excerpt(&error.to_string()));
+                }
+            }
             keys.insert(key);
         }
         let gone: Vec<_> = self.known.keys().filter(|key| !keys.contains(*key)).cloned().collect();
@@ -417,8 +433,8 @@ impl ConsumerController<'_> {
         let api = objects(self.client, &key.0, "apps", "v1", workload.kind.name());
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let patched = timeout(RECONCILE_TIMEOUT, api.patch(&workload.name, &params, &Patch::Merge(patch))).await;
-        let patched = patched.map_err(|_| AgentError::NoAnswer)?;
-        match patched.map_err(|error| AgentError::api("patch", workload.kind.plural(), &workload.name, error)) {
+        let refused = |error| AgentError::api("patch", workload.kind.plural(), &workload.name, error);
+        match patched.map_or(Err(AgentError::NoAnswer), |patched| patched.map_err(refused)) {
             Ok(_) => {
                 let (namespace, name) = key;
                 tracing::info!(namespace, name, "restarting {}", workload.label());

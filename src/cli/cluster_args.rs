@@ -7,12 +7,12 @@ use kube::Client;
 
 use super::Failure;
 use super::kube_args::KubeArgs;
-use super::sanitize::printable;
 use super::state_args::StateArgs;
 use crate::agent;
 use crate::consumer::ConsumerSummary;
 use crate::registry::Entry;
 use crate::store::{Unread, cluster};
+use crate::text::printable;
 
 /// The source of GatewaySecrets.
 #[derive(Debug, clap::Args)]

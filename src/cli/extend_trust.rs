@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 
 use super::Failure;
 use super::cluster_args::ClusterArgs;
-use super::sanitize::printable;
 use super::service_account::ServiceAccountArgs;
 use crate::agent::{self, ServiceAccount};
 use crate::api::SourceKind;
 use crate::api::names::CACERT_SUFFIX;
 use crate::registry::Entry;
 use crate::rotation::readers::extended;
+use crate::text::printable;
 
 const MANAGER: &str = "trustspan-extend-trust";
 

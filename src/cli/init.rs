@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use super::Failure;
 use super::cluster_args::ClusterArgs;
 use super::inputs::unless_closed;
-use super::sanitize::printable;
 use super::service_account::ServiceAccountArgs;
 use crate::agent::{self, ServiceAccount};
 use crate::api::GatewaySecret;
@@ -20,6 +19,7 @@ use crate::api::names::{GUARD, GUARD_ENABLED};
 use crate::rotation::SecretSummary;
 use crate::rotation::generate::{GenerateInput, Proposal, Proposals, SecretLookup, propose};
 use crate::store::{cluster, directory, objects};
+use crate::text::printable;
 use crate::trust::{Secret, SecretUsage, Severities};
 
 /// Generate GatewaySecrets from existing Gateways.

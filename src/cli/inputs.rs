@@ -4,12 +4,12 @@ use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::sanitize::printable_lines;
 use crate::admission::{Kind, Request};
 use crate::json::Json;
 use crate::store::cluster;
 use crate::store::directory::StoreError;
 use crate::store::manifest::{self, Files, ManifestError, Source};
+use crate::text::printable_lines;
 
 /// The manifests to read.
 #[derive(Debug, clap::Args)]

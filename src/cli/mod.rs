@@ -27,7 +27,6 @@ pub mod rbac;
 pub mod rewrite;
 pub mod rotate;
 pub mod rules;
-mod sanitize;
 pub mod serve;
 mod service_account;
 mod severity;
@@ -139,7 +138,7 @@ fn erased<'f, T>(future: impl Future<Output = T> + 'f) -> Pin<Box<dyn Future<Out
 /// Prints an error to stderr and returns the exit code that the subcommand documents for errors.
 pub(crate) fn end<E: std::error::Error>(result: Result<ExitCode, E>, code: u8) -> ExitCode {
     result.unwrap_or_else(|error| {
-        anstream::eprintln!("error: {}", sanitize::printable_lines(&error.to_string()));
+        anstream::eprintln!("error: {}", crate::text::printable_lines(&error.to_string()));
         ExitCode::from(code)
     })
 }

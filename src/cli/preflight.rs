@@ -13,12 +13,12 @@ use serde_json::Value;
 use super::Failure;
 use super::inputs::unless_closed;
 use super::kube_args::KubeArgs;
-use super::sanitize::printable;
 use super::service_account::ServiceAccountArgs;
 use crate::agent::permission::may;
 use crate::agent::{self, ServiceAccount};
 use crate::registry::Entry;
 use crate::store::{cluster, objects};
+use crate::text::printable;
 
 /// Check a cluster before an installation or an upgrade, and find leftovers of the previous one.
 ///

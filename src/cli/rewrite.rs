@@ -11,7 +11,6 @@ use json_patch::Patch;
 
 use super::diff::FileDiff;
 use super::inputs::{create, print_error, title, unless_closed};
-use super::sanitize::printable;
 use super::severity::SeverityArgs;
 use super::{Failure, Inputs};
 use crate::admission;
@@ -21,6 +20,7 @@ use crate::registry::Registry;
 use crate::rotation::Outlook;
 use crate::store::directory;
 use crate::store::manifest::{self, Chunk, Edited, Source};
+use crate::text::printable;
 
 /// Rewrite manifests like the mutating webhook.
 ///

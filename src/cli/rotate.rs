@@ -9,12 +9,12 @@ use kube::api::ListParams;
 use super::Failure;
 use super::cluster_args::ClusterArgs;
 use super::controller_args::duration;
-use super::sanitize::printable;
 use super::wait;
 use crate::agent;
 use crate::api::Phase;
 use crate::rotation::{StatusSummary, counted};
 use crate::store::cluster;
+use crate::text::printable;
 use crate::trust::Certificate;
 
 /// Start a rotation.

@@ -12,13 +12,13 @@ use super::Failure;
 use super::cluster_args::ClusterArgs;
 use super::inputs::{create, title, unless_closed};
 use super::preflight::is_own_webhook;
-use super::sanitize::printable;
 use crate::api::names::{journal_name, managed_config_map_name};
 use crate::api::{Kind, Phase};
 use crate::json::Json;
 use crate::registry::{Entry, Registry};
 use crate::rewrite;
 use crate::store::{cluster, directory, objects};
+use crate::text::printable;
 
 /// Print what depends on trustspan, and the commands that undo it.
 ///

@@ -12,8 +12,8 @@ use zeroize::Zeroizing;
 
 use super::Failure;
 use super::inputs::unless_closed;
-use super::sanitize::printable;
 use crate::store::manifest;
+use crate::text::printable;
 use crate::trust::bundle::{self, Bundle};
 use crate::trust::chain::{Accepted, Purpose, Refused, horizon, verify};
 

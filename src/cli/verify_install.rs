@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 
 use super::Failure;
 use super::kube_args::KubeArgs;
-use super::sanitize::printable;
 use crate::api::names::MANAGED_LABEL;
 use crate::certgen::{GeneratedCertificates, Profile};
 use crate::store::certgen::{KeyGenerationError, generate};
 use crate::store::cluster;
+use crate::text::printable;
 
 /// Verify that the API server rejects a broken Secret, and accepts a rotation.
 ///

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use super::Failure;
 use super::cluster_args::ClusterArgs;
 use super::controller_args::duration;
-use super::sanitize::printable;
 use super::state_args::StateArgs;
 use crate::api::Phase;
 use crate::registry::Entry;
+use crate::text::printable;
 
 /// The time between two reads.
 pub(super) const EVERY: Duration = Duration::from_millis(500);

@@ -9,6 +9,7 @@ use x509_parser::prelude::FromDer;
 
 use super::{GROUP, IdentityName, SIGNER, names};
 use crate::api::{BootstrapToken, MIN_EXPIRATION_SECONDS};
+use crate::text::excerpt;
 use crate::trust::fingerprint_of;
 
 /// Reason of an approval, as of kube-controller-manager's.
@@ -19,6 +20,9 @@ pub const APPROVED_MESSAGE: &str = "Auto approving the certificate of a ClientId
 
 /// How long a SubjectAccessReview may refuse a requester before the request is denied: API servers see a new binding at different times.
 const ACCESS_GRACE: SignedDuration = SignedDuration::from_secs(15);
+
+/// The longest request that is read, in bytes of PEM: eight times that of an RSA key with 16384 bits.
+pub const MAX_REQUEST: usize = 32 << 10;
 
 /// Prefix of the user names of bootstrap tokens.
 const TOKEN_USER_PREFIX: &str = "system:bootstrap:";
@@ -43,7 +47,7 @@ pub struct SigningRequest<'r> {
 /// What a request asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Recognition {
-    /// No certificate of a ClientIdentity. It is not decided here.
+    /// No certificate of a ClientIdentity, or longer than [`MAX_REQUEST`]. It is not decided here.
     Other,
     /// A certificate of this ClientIdentity, in the only form that is approved.
     Identity {
@@ -66,8 +70,9 @@ pub struct Denial {
 }
 
 impl Denial {
-    fn new(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into() }
+    /// The message may quote the request. The API server rejects what is too large, so that there would be no decision.
+    fn new(reason: &'static str, message: &str) -> Self {
+        Self { reason, message: excerpt(message) }
     }
 }
 
@@ -84,7 +89,7 @@ pub enum Verdict {
 
 /// Recognises a request by its content.
 pub fn recognize(request: &SigningRequest<'_>) -> Recognition {
-    if request.signer != SIGNER {
+    if request.signer != SIGNER || request.request.len() > MAX_REQUEST {
         return Recognition::Other;
     }
     let Some(der) = single_block(request.request) else { return Recognition::Other };
@@ -107,7 +112,7 @@ pub fn recognize(request: &SigningRequest<'_>) -> Recognition {
             "the subject is {:?}; expected one organization, {GROUP}, and as common name the user name of a ClientIdentity",
             info.subject.to_string()
         );
-        return Recognition::Refused(Denial::new("UnexpectedSubject", message));
+        return Recognition::Refused(Denial::new("UnexpectedSubject", &message));
     };
     // kube-controller-manager copies the names of the extension request into the certificate, from each of these attributes.
     if !info.attributes().is_empty() {
@@ -120,7 +125,7 @@ pub fn recognize(request: &SigningRequest<'_>) -> Recognition {
             "the usages are {}; expected digital signature and client auth, and with an RSA key optionally key encipherment",
             request.usages.join(", ")
         );
-        return Recognition::Refused(Denial::new("UnexpectedUsages", message));
+        return Recognition::Refused(Denial::new("UnexpectedUsages", &message));
     }
     Recognition::Identity { identity, key_hash: fingerprint_of(info.subject_pki.raw) }
 }
@@ -158,7 +163,7 @@ pub fn decide(
     identity: Option<&RequestedIdentity<'_>>,
     now: Timestamp,
 ) -> Verdict {
-    let deny = |reason, message: String| Verdict::Deny(Denial::new(reason, message));
+    let deny = |reason, message: String| Verdict::Deny(Denial::new(reason, &message));
     let Some(identity) = identity else {
         return deny("UnknownIdentity", "there is no such ClientIdentity".to_owned());
     };
@@ -300,6 +305,30 @@ mod tests {
         for (what, change) in changes {
             assert_eq!(refusal(&signing_request(&request_with(change))), "UnexpectedSubject", "{what}");
         }
+    }
+
+    #[test]
+    fn a_refusal_quotes_at_most_a_kibibyte_of_the_request() {
+        let organization = "\u{1}".repeat(12_000);
+        let text = request_with(|params| params.distinguished_name.push(DnType::OrganizationName, &*organization));
+        let usage = "client auth, ".repeat(9_999);
+        let with_usages = request_with(|_| ());
+        let with_usages = SigningRequest { usages: vec![&usage], ..signing_request(&with_usages) };
+        for request in [signing_request(&text), with_usages] {
+            let Recognition::Refused(denial) = recognize(&request) else { panic!("expected a refusal") };
+            assert!(denial.message.len() <= 1024, "{} bytes", denial.message.len());
+            assert!(!denial.message.contains(char::is_control), "{}", denial.message);
+        }
+        let username: &str = "\n".repeat(300_000).leak();
+        let denied =
+            decided(|request, identity| (request.username, identity.is_allowed) = (username, false), &token(), 60);
+        assert!(matches!(denied, Verdict::Deny(Denial { message, .. }) if message.len() <= 1024));
+    }
+
+    #[test]
+    fn leaves_a_request_alone_that_is_too_long_to_be_one_of_ours() {
+        let text = request_with(|params| params.distinguished_name.push(DnType::OrganizationName, "o".repeat(300_000)));
+        assert_eq!(recognize(&signing_request(&text)), Recognition::Other);
     }
 
     #[test]

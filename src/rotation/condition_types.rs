@@ -4,6 +4,7 @@ use jiff::Timestamp;
 
 use crate::api::{Condition, ConditionStatus, GatewaySecretStatus, READY};
 use crate::registry::Entry;
+use crate::text::{clipped, printable};
 
 /// The Secrets of the issuer and of the CAs can be used.
 pub const SOURCES: &str = "SourcesUsable";
@@ -201,7 +202,10 @@ pub fn set(
     set_condition(&mut status.conditions, entry.generation, type_, said, now);
 }
 
-/// Sets a condition in a list of conditions.
+/// Bytes of the message of a condition.
+pub(super) const MESSAGE: usize = 2 << 10;
+
+/// Sets a condition in a list of conditions. Its message is made printable and has at most 2 KiB: it may quote others.
 pub(crate) fn set_condition(
     conditions: &mut Vec<Condition>,
     observed_generation: Option<i64>,
@@ -218,7 +222,7 @@ pub(crate) fn set_condition(
             .filter(|same| same.status == status)
             .map_or(now, |condition| condition.last_transition_time),
         reason: reason.to_owned(),
-        message,
+        message: clipped(&printable(&message), MESSAGE),
     });
 }
 

@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use jiff::Timestamp;
 
-use super::condition_types::{COMPLETE, remove, set};
+use super::condition_types::{COMPLETE, MESSAGE, remove, set};
 use super::name_list::counted;
 use crate::api::{ConditionStatus, GatewaySecretStatus, GatewayUse, Leaf};
 use crate::registry::Entry;
+use crate::text::{clipped, printable};
 
 /// Items and bytes (of JSON) of one list.
 #[derive(Clone, Copy)]
@@ -33,8 +34,6 @@ const CUT_OFF_BY_COPY: Limit = limit(200, 16);
 const WAITS: Limit = limit(20, 20);
 const WORKLOAD_NAMESPACES: Limit = limit(500, 24);
 const UNGRANTED_NAMESPACES: Limit = limit(500, 16);
-/// Bytes of one message.
-const MESSAGE: usize = 2 << 10;
 /// Bytes of one host. DNS names have at most 253 (RFC 1035), and a Gateway may prefix a namespace.
 const HOST: usize = 320;
 /// Bytes that the leaves of clients may take.
@@ -58,7 +57,7 @@ pub fn fit(entry: &Entry, status: &mut GatewaySecretStatus, now: Timestamp) {
     if let Some(names) = &mut status.cut_off_by_copy {
         keep_first(names, CUT_OFF_BY_COPY);
     }
-    status.waits.iter_mut().for_each(|wait| shorten(&mut wait.reason));
+    status.waits.iter_mut().for_each(|wait| wait.reason = clipped(&printable(&wait.reason), MESSAGE));
     status.waits.sort_by_key(|wait| !wait.needs_action);
     keep_first(&mut status.waits, WAITS);
     for (list, limit) in [
@@ -68,7 +67,8 @@ pub fn fit(entry: &Entry, status: &mut GatewaySecretStatus, now: Timestamp) {
         list.take_if(|list| keep_first(list, limit));
     }
     report_missing(entry, status, now);
-    status.conditions.iter_mut().for_each(|condition| shorten(&mut condition.message));
+    // Those of an earlier version, too.
+    status.conditions.iter_mut().for_each(|condition| condition.message = clipped(&condition.message, MESSAGE));
 }
 
 /// What to write when the API server rejects the complete status for its size: what verdicts need, conditions, and the first items
@@ -236,13 +236,6 @@ fn keep_first<T: serde::Serialize>(list: &mut Vec<T>, limit: Limit) -> bool {
 /// Bytes of an item of a list in JSON, with the comma.
 fn bytes(item: &impl serde::Serialize) -> usize {
     serde_json::to_string(item).map_or(0, |text| text.len() + 1)
-}
-
-fn shorten(message: &mut String) {
-    if message.len() > MESSAGE {
-        message.truncate(message.floor_char_boundary(MESSAGE - '…'.len_utf8()));
-        message.push('…');
-    }
 }
 
 #[cfg(test)]

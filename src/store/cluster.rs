@@ -21,6 +21,7 @@ use crate::api::{
 use crate::consumer::ConsumerSummary;
 use crate::health::CheckResult;
 use crate::registry::{Entry, Policies, PolicyKey, Registry};
+use crate::text::excerpt;
 
 /// Why no client can be created for a cluster.
 #[derive(Debug, thiserror::Error)]
@@ -452,9 +453,9 @@ fn parse(object: Guarded) -> Result<Entry, String> {
     })
 }
 
-/// The API server's message about a failed request, or what failed before the request was answered.
+/// The API server's message about a failed request, or what failed before the request was answered. At most 1 KiB: a message may quote the object.
 pub fn error_message(error: &kube::Error) -> String {
-    match error {
+    excerpt(&match error {
         // kube's message ends with a dump of the response.
         kube::Error::Api(status) if status.message.is_empty() => status.reason.clone(),
         kube::Error::Api(status) => status.message.clone(),
@@ -468,7 +469,7 @@ pub fn error_message(error: &kube::Error) -> String {
                 None => message,
             }
         }
-    }
+    })
 }
 
 /// The result of a health check whose request failed, with a text that describes it.
@@ -494,7 +495,7 @@ pub fn watch_error_message(error: &watcher::Error) -> String {
     use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
     match error {
         InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => error_message(error),
-        WatchError(status) => status.message.clone(),
+        WatchError(status) => excerpt(&status.message),
         other => other.to_string(),
     }
 }
@@ -536,7 +537,7 @@ fn describe(error: &watcher::Error) -> String {
         WatchStartFailed(e) | WatchFailed(e) => {
             format!("cannot watch GatewaySecrets or policies: {}", error_message(e))
         }
-        WatchError(status) => format!("a watch on GatewaySecrets or policies ended: {}", status.message),
+        WatchError(status) => format!("a watch on GatewaySecrets or policies ended: {}", excerpt(&status.message)),
         other => format!("cannot follow GatewaySecrets: {other}"),
     }
 }

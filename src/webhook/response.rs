@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::limits::{DENIALS, WARNING_LENGTH, WARNINGS};
 use super::review::{API_VERSION, KIND};
 use crate::admission::Decision;
+use crate::text::printable;
 use crate::trust::{BASE64, Finding, Severity, Verdict};
 
 #[derive(Serialize)]
@@ -118,15 +119,10 @@ fn audit(decision: &Decision) -> BTreeMap<&'static str, String> {
         .collect()
 }
 
+/// Printable, since names come from the object: the API server drops a warning with a control character, and a denial is shown in a terminal.
 fn line(finding: &Finding) -> String {
     let Finding { rule, field, message, .. } = finding;
     printable(&if field.is_empty() { format!("{rule}: {message}") } else { format!("{rule}: {field}: {message}") })
-}
-
-/// Replaces control characters, which can be in names from the object: the API server drops a warning with one, and a denial is shown in a
-/// terminal.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// At most `limit` characters, cut between words.
@@ -186,7 +182,7 @@ mod tests {
         assert_eq!(
             one["response"]["status"],
             json!({"status": "Failure", "code": 403, "reason": "Forbidden",
-                "message": "no-ca: data[ca.crt]: no CA [31m; put one there"})
+                "message": "no-ca: data[ca.crt]: no CA\u{fffd}[31m; put one there"})
         );
         assert_eq!(one["response"]["warnings"], json!(["near-expiry: soon over"]));
         assert_eq!(one["response"]["auditAnnotations"], json!({"denied-by": "no-ca", "warned-by": "near-expiry"}));

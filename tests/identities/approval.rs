@@ -18,8 +18,8 @@ use trustspan::identity::{GROUP, IdentityName, SIGNER};
 use crate::{
     Bed,
     request_loop::{block_on, client},
-    scene::{Scene, start_approver},
-    testbed::{SOON, wait_for_value},
+    scene::{Scene, start_approver, start_approver_at},
+    testbed::{SOON, free_port, http_get, wait_for, wait_for_value},
 };
 
 /// A request as a client could send it.
@@ -57,6 +57,82 @@ fn object(request: &Request) -> Result<CertificateSigningRequest> {
         },
         status: None,
     })
+}
+
+/// Requests of a client with huge subjects, and one whose decision an admission policy refuses: others are approved meanwhile.
+pub(crate) fn hostile(bed: &Bed) -> Result<()> {
+    let scene = Scene::new(&bed.main, "hostile")?;
+    let port = free_port()?;
+    let approver = start_approver_at(&bed.main, port, &[])?;
+    scene.apply(&scene.object(&json!({}))?)?;
+    scene.wait_valid("False", "NoCertificate")?;
+    let bootstrap = scene.bootstrap_kubeconfig()?;
+    let request = |name, user: String| Request {
+        name,
+        denied: None,
+        user,
+        groups: &[GROUP],
+        names: Vec::new(),
+        usages: USAGES,
+        signer: SIGNER,
+        expiration_seconds: Some(3600),
+    };
+    let create = |request: &Request| {
+        let object = object(request)?;
+        block_on(async {
+            let api: Api<CertificateSigningRequest> = Api::all(client(&bootstrap).await?);
+            Ok(api.create(&PostParams::default(), &object).await.map(drop)?)
+        })
+    };
+    let own = scene.identity.user();
+    // Names decide about the order of the list.
+    create(&request("a-subject-of-300000", format!("{own}{}", "\u{1}".repeat(300_000))))?;
+    create(&request("b-subject-of-16000", format!("{own}{}", "\u{1}".repeat(16_000))))?;
+    let denied = decision(bed, "b-subject-of-16000", SOON)?;
+    let message = denied["message"].as_str().context("no message")?;
+    ensure!(denied["reason"] == "UnexpectedSubject" && message.len() <= 1024, "{} bytes: {denied}", message.len());
+    ensure!(!message.contains(char::is_control), "control characters: {message}");
+
+    let policy = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": { "name": "undecidable" },
+        "spec": {
+            "matchConstraints": { "resourceRules": [{
+                "apiGroups": ["certificates.k8s.io"], "apiVersions": ["v1"], "operations": ["UPDATE"],
+                "resources": ["certificatesigningrequests/approval"],
+            }] },
+            "validations": [{ "expression": "object.metadata.name != 'c-undecidable'", "message": "\n".repeat(3) + "undecidable" }],
+        },
+    });
+    let binding = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": { "name": "undecidable" },
+        "spec": { "policyName": "undecidable", "validationActions": ["Deny"] },
+    });
+    bed.main.apply("default", &policy.to_string())?;
+    bed.main.apply("default", &binding.to_string())?;
+    create(&Request { groups: &[], ..request("c-undecidable", own.clone()) })?;
+    let health = || Ok::<_, anyhow::Error>(http_get(port, "/healthz?verbose")?.1);
+    // Until the policy is in effect, the request is denied: another one takes its place.
+    wait_for("the decision to be refused", SOON, || {
+        if bed.main.get("certificatesigningrequests", "default", "c-undecidable")?["status"]["conditions"].is_array() {
+            bed.main.kubectl(["delete", "csr", "c-undecidable"]).ok()?;
+            create(&Request { groups: &[], ..request("c-undecidable", own.clone()) })?;
+        }
+        Ok(health()?.contains("[-]certificate-signing-requests"))
+    })?;
+    create(&request("d-exact", own))?;
+    ensure!(decision(bed, "d-exact", SOON)?["type"] == "Approved", "the exact request is approved");
+    let left = bed.main.get("certificatesigningrequests", "default", "a-subject-of-300000")?;
+    ensure!(left["status"]["conditions"].is_null(), "saw {}", left["status"]);
+    ensure!(
+        approver.log().lines().all(|line| !line.starts_with("undecidable")),
+        "a message has forged a line of the log"
+    );
+    bed.main.kubectl(["delete", "validatingadmissionpolicybinding,validatingadmissionpolicy", "undecidable"]).ok()?;
+    ensure!(decision(bed, "c-undecidable", SOON)?["reason"] == "UnexpectedSubject");
+    wait_for("the check to succeed", SOON, || Ok(health()?.contains("[+]certificate-signing-requests")))?;
+    Ok(())
 }
 
 /// With the bootstrap kubeconfig of one identity: another identity, further usages, names and groups, another signer, a second key.

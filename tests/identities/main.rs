@@ -55,6 +55,7 @@ fn trials(bed: Option<&Arc<Bed>>) -> Vec<Trial> {
         trial("client_identity_restored_without_status", lifecycle::restored),
         trial("editor_cannot_have_a_foreign_bootstrap_token_deleted", lifecycle::foreign_token),
         trial("client_identity_requests_that_are_not_approved", approval::refused),
+        trial("one_undecidable_request_stops_no_other_approval", approval::hostile),
         trial("client_identity_follows_a_rolled_server_ca", migration::rolled_server_ca),
         trial("client_identity_follows_a_moved_control_plane", migration::moved),
         trial("client_identity_uninstalled_in_the_wrong_order", lifecycle::uninstalled),

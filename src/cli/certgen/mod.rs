@@ -13,9 +13,9 @@ use self::target::Target;
 use super::Failure;
 use super::controller_args::duration;
 use super::kube_args::KubeArgs;
-use super::sanitize::printable;
 use crate::certgen::{BUILT_IN, Intent, ObjectKind, Objects, Options, Profile, built_in};
 use crate::store::certgen::{CertgenStep, Written, next_step};
+use crate::text::printable;
 
 /// How often the objects are read again while a rollout progresses.
 const EVERY: Duration = Duration::from_secs(1);

@@ -7,9 +7,9 @@ use std::fmt::{self, Write};
 use jiff::{SignedDuration, SpanRound, Timestamp, Unit};
 
 use crate::api::{Endpoints, StepName, Wait, WindowState};
-use crate::cli::sanitize::printable;
 use crate::consumer::ConsumerSummary;
 use crate::rotation::{CaRole, CaSummary, ClientSummary, StatusSummary, Validity, counted, sentence};
+use crate::text::printable;
 
 /// Columns of the timeline.
 const WIDTH: usize = 56;

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
-use kube::core::{ApiResource, GroupVersionKind, PartialObjectMeta};
+use kube::core::{ApiResource, DeserializeGuard, GroupVersionKind, PartialObjectMeta};
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
@@ -34,6 +34,7 @@ use crate::identity::plan::{self, Need, Observed, Plan, rolled_cas};
 use crate::rotation::set_condition;
 use crate::store::watch::with_backoff;
 use crate::store::{CheckHandle, HealthState};
+use crate::text::excerpt;
 use crate::trust::{Certificate, bundle, fingerprint_of};
 
 /// Field manager of the approver's writes.
@@ -58,6 +59,9 @@ pub(super) struct Approver<'a> {
     api_server: &'a CheckHandle,
     token_lifetime: SignedDuration,
     known: BTreeMap<IdentityName, Known>,
+    /// Requests by their names that could not be decided, with why.
+    undecided: BTreeMap<String, (Attempts, CheckResult)>,
+    requests: CheckHandle,
     client_cas: Vec<Certificate>,
 }
 
@@ -82,8 +86,27 @@ struct Known {
     check: CheckHandle,
     /// A hash of the permissions that were applied last.
     applied: Option<String>,
+    /// Attempts to give it a bootstrap kubeconfig.
+    attempts: Attempts,
+}
+
+/// Failed attempts at one thing.
+#[derive(Default)]
+struct Attempts {
     failures: u32,
     retry_at: Option<Instant>,
+}
+
+impl Attempts {
+    fn is_due(&self) -> bool {
+        self.retry_at.is_none_or(|at| at <= Instant::now())
+    }
+
+    fn record_failure(&mut self) {
+        let delay = FIRST_DELAY.saturating_mul(1 << self.failures.min(8)).min(MAX_DELAY);
+        self.failures += 1;
+        self.retry_at = Some(Instant::now() + delay);
+    }
 }
 
 impl<'a> Approver<'a> {
@@ -94,15 +117,26 @@ impl<'a> Approver<'a> {
         api_server: &'a CheckHandle,
         token_lifetime: SignedDuration,
     ) -> Self {
-        Self { client, leadership, health, api_server, token_lifetime, known: BTreeMap::new(), client_cas: Vec::new() }
+        Self {
+            client,
+            leadership,
+            health,
+            api_server,
+            token_lifetime,
+            known: BTreeMap::new(),
+            undecided: BTreeMap::new(),
+            requests: health.add("certificate-signing-requests", Requirement::Never),
+            client_cas: Vec::new(),
+        }
     }
 
     /// Runs until it is dropped.
     pub(super) async fn run(mut self, resync_interval: Duration) {
         let event = Arc::new(Notify::new());
         let mut watches = JoinSet::new();
-        watches.spawn(notify_each::<ClientIdentity>(self.client.clone(), event.clone()));
-        watches.spawn(notify_each::<CertificateSigningRequest>(self.client.clone(), event.clone()));
+        let (all, ours) = (watcher::Config::default(), watcher::Config::default().fields(requests::OURS));
+        watches.spawn(notify_each::<ClientIdentity>(self.client.clone(), all, event.clone()));
+        watches.spawn(notify_each::<CertificateSigningRequest>(self.client.clone(), ours, event.clone()));
         let mut resync_at = Instant::now();
         loop {
             let is_resync = resync_at <= Instant::now();
@@ -119,6 +153,9 @@ impl<'a> Approver<'a> {
             if has_failed {
                 wake = wake.min(FIRST_DELAY);
             }
+            for at in self.undecided.values().filter_map(|(attempts, _)| attempts.retry_at) {
+                wake = wake.min(at.saturating_duration_since(Instant::now()));
+            }
             tokio::select! {
                 () = event.notified() => {}
                 () = sleep(wake) => {}
@@ -127,34 +164,67 @@ impl<'a> Approver<'a> {
         }
     }
 
+    /// Reconciles all. An error of one object is reported for it, and the round goes on.
     async fn round(&mut self, is_resync: bool) -> Result<(), ApproveError> {
-        let identities = list::<ClientIdentity>(self.client).await?;
-        let requests = list::<CertificateSigningRequest>(self.client).await?;
+        let identities = list::<DeserializeGuard<ClientIdentity>>(self.client).await?;
+        let now = Timestamp::now();
+        let (mut issued, requests) = requests::read(self.client, TIMEOUT, now).await?;
         if is_resync {
             self.read_client_cas().await;
         }
-        let now = Timestamp::now();
-        let mut issued = requests::issued(&requests, now);
         let mut present: BTreeMap<IdentityName, ClientIdentity> = BTreeMap::new();
-        for object in identities.into_iter().filter(|object| object.metadata.deletion_timestamp.is_none()) {
+        for object in identities.into_iter().filter(|object| object.meta().deletion_timestamp.is_none()) {
             let name = IdentityName::new(&object.namespace().unwrap_or_default(), &object.name_any());
+            let object = match object.0 {
+                Ok(object) => object,
+                Err(error) => {
+                    let text = format!("The object cannot be parsed: {}", excerpt(&error.to_string()));
+                    self.known(&name).check.record(CheckResult::Misconfigured(text));
+                    continue;
+                }
+            };
             let reconciled = self.reconcile(&name, object, issued.remove(&name), is_resync, now);
             let object = timeout(TIMEOUT, reconciled).await;
-            let object =
-                object.unwrap_or_else(|_| Err(ApproveError::Invalid("The API server does not answer".to_owned())));
+            let object = object.unwrap_or(Err(ApproveError::NoAnswer));
             match object {
                 Ok(object) => drop(present.insert(name, object)),
                 Err(ApproveError::NotLeading) => return Err(ApproveError::NotLeading),
                 Err(error) => self.known(&name).check.record(error.check_result()),
             }
         }
-        for request in requests.iter().filter(|request| requests::is_undecided(request)) {
-            self.decide(request, &mut present, now).await?;
+        self.decide_each(&requests, &mut present, now).await?;
+        let forgotten = self.forget_absent(&present).await;
+        let removed = if is_resync { self.remove_orphans().await } else { Ok(()) };
+        forgotten.and(removed)
+    }
+
+    /// Decides about requests. What cannot be decided is tried again after a delay that grows.
+    async fn decide_each(
+        &mut self,
+        requests: &[CertificateSigningRequest],
+        present: &mut BTreeMap<IdentityName, ClientIdentity>,
+        now: Timestamp,
+    ) -> Result<(), ApproveError> {
+        let names: BTreeSet<_> = requests.iter().map(ResourceExt::name_any).collect();
+        self.undecided.retain(|name, _| names.contains(name));
+        for (request, name) in requests.iter().map(|request| (request, request.name_any())) {
+            if self.undecided.get(&name).is_some_and(|(attempts, _)| !attempts.is_due()) {
+                continue;
+            }
+            let decided = timeout(TIMEOUT, self.decide(request, present, now)).await;
+            let decided = decided.unwrap_or_else(|_| Err(ApproveError::NoAnswer));
+            match decided {
+                Ok(()) => drop(self.undecided.remove(&name)),
+                Err(ApproveError::NotLeading) => return Err(ApproveError::NotLeading),
+                Err(error) => {
+                    let (attempts, result) =
+                        self.undecided.entry(name).or_insert_with(|| (Attempts::default(), CheckResult::Ok));
+                    attempts.record_failure();
+                    *result = error.check_result();
+                }
+            }
         }
-        self.forget_absent(&present).await?;
-        if is_resync {
-            self.remove_orphans().await?;
-        }
+        self.requests.record(self.undecided.values().next().map_or(CheckResult::Ok, |(_, result)| result.clone()));
         Ok(())
     }
 
@@ -163,8 +233,7 @@ impl<'a> Approver<'a> {
         self.known.entry(identity.clone()).or_insert_with(|| Known {
             check: health.add(format!("client-identity/{identity}"), Requirement::Never),
             applied: None,
-            failures: 0,
-            retry_at: None,
+            attempts: Attempts::default(),
         })
     }
 
@@ -349,8 +418,7 @@ impl<'a> Approver<'a> {
                 Ok(waiting(need, format!("Its bootstrap token expired unused; the next one is made at {until}.")))
             }
             Plan::Bootstrap(need) => {
-                let known = self.known(identity);
-                if known.retry_at.is_some_and(|at| Instant::now() < at) {
+                if !self.known(identity).attempts.is_due() {
                     // The condition says why the last attempt failed.
                     let last = status.condition(VALID).cloned();
                     let last = last.map(|last| (last.status, last.reason, last.message));
@@ -360,14 +428,12 @@ impl<'a> Approver<'a> {
                 let known = self.known(identity);
                 match made {
                     Ok(()) => {
-                        (known.failures, known.retry_at) = (0, None);
+                        known.attempts = Attempts::default();
                         tracing::info!(%identity, reason = need.reason(), "bootstrap kubeconfig made");
                         Ok(waiting(need, format!("Its bootstrap kubeconfig is in Secret {secret}.")))
                     }
                     Err(error) => {
-                        let delay = FIRST_DELAY.saturating_mul(1 << known.failures.min(8)).min(MAX_DELAY);
-                        known.failures += 1;
-                        known.retry_at = Some(Instant::now() + delay);
+                        known.attempts.record_failure();
                         Err(error)
                     }
                 }
@@ -538,15 +604,22 @@ impl<'a> Approver<'a> {
     /// Removes the tokens and cluster-scoped objects of identities that were deleted.
     async fn forget_absent(&mut self, present: &BTreeMap<IdentityName, ClientIdentity>) -> Result<(), ApproveError> {
         let absent: Vec<_> = self.known.keys().filter(|identity| !present.contains_key(*identity)).cloned().collect();
+        let mut result = Ok(());
         for identity in absent {
-            let api: Api<ClientIdentity> = Api::namespaced(self.client.clone(), &identity.namespace);
-            let read = api.get_metadata_opt(&identity.name).await;
-            let read = read.map_err(|error| ApproveError::api(format!("read ClientIdentity {identity}"), error))?;
-            if read.is_some_and(|object| object.metadata.deletion_timestamp.is_none()) {
-                continue;
-            }
-            self.remove_cluster_objects(&identity).await?;
-            self.known.remove(&identity);
+            let forgotten = timeout(TIMEOUT, self.forget(&identity)).await;
+            result = result.and(forgotten.unwrap_or(Err(ApproveError::NoAnswer)));
+        }
+        result
+    }
+
+    /// Removes the token and the cluster-scoped objects of an identity, unless it exists.
+    async fn forget(&mut self, identity: &IdentityName) -> Result<(), ApproveError> {
+        let api: Api<ClientIdentity> = Api::namespaced(self.client.clone(), &identity.namespace);
+        let read = api.get_metadata_opt(&identity.name).await;
+        let read = read.map_err(|error| ApproveError::api(format!("read ClientIdentity {identity}"), error))?;
+        if read.is_none_or(|object| object.metadata.deletion_timestamp.is_some()) {
+            self.remove_cluster_objects(identity).await?;
+            self.known.remove(identity);
         }
         Ok(())
     }
@@ -562,10 +635,12 @@ impl<'a> Approver<'a> {
                 Some(IdentityName::new(label(IDENTITY_NAMESPACE)?, label(IDENTITY_NAME)?))
             })
             .collect();
+        let mut result = Ok(());
         for identity in identities.iter().filter(|identity| !self.known.contains_key(*identity)) {
-            self.remove_cluster_objects(identity).await?;
+            let removed = timeout(TIMEOUT, self.remove_cluster_objects(identity)).await;
+            result = result.and(removed.unwrap_or(Err(ApproveError::NoAnswer)));
         }
-        Ok(())
+        result
     }
 
     async fn remove_cluster_objects(&self, identity: &IdentityName) -> Result<(), ApproveError> {
@@ -723,12 +798,12 @@ where
 }
 
 /// Notifies of each event of a kind.
-async fn notify_each<K>(client: Client, event: Arc<Notify>)
+async fn notify_each<K>(client: Client, config: watcher::Config, event: Arc<Notify>)
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
     let api: Api<PartialObjectMeta<K>> = Api::all(client);
-    let mut events = std::pin::pin!(with_backoff(watcher(api, watcher::Config::default())));
+    let mut events = std::pin::pin!(with_backoff(watcher(api, config)));
     while let Some(next) = events.next().await {
         if let Err(error) = &next {
             tracing::debug!("watch of {} failed, retrying: {error}", K::plural(&()));

@@ -12,6 +12,9 @@ pub(super) enum ApproveError {
     /// An object has to be changed.
     #[error("{0}")]
     Invalid(String),
+    /// The API server did not answer in time.
+    #[error("The API server does not answer")]
+    NoAnswer,
     /// Another process may be the leader.
     #[error("This process is not the leader any more")]
     NotLeading,
@@ -40,7 +43,7 @@ impl ApproveError {
         match self {
             Self::Api { source, .. } => cluster::check_failure(source, self.to_string()),
             Self::Invalid(_) => CheckResult::Misconfigured(self.to_string()),
-            Self::NotLeading => CheckResult::Unreachable(self.to_string()),
+            Self::NoAnswer | Self::NotLeading => CheckResult::Unreachable(self.to_string()),
         }
     }
 }

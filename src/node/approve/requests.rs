@@ -1,18 +1,28 @@
 //! Certificate signing requests of clients: approval, and the certificates that were issued.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
-use kube::api::PostParams;
+use kube::api::{ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
+use tokio::time::timeout;
 
 use super::error::ApproveError;
-use crate::identity::approval::{APPROVED_MESSAGE, AUTO_APPROVED, Denial, Recognition, SigningRequest, recognize};
+use crate::identity::approval::{
+    APPROVED_MESSAGE, AUTO_APPROVED, Denial, MAX_REQUEST, Recognition, SigningRequest, recognize,
+};
 use crate::identity::{IdentityName, SIGNER, SUBRESOURCE, plan};
 use crate::trust::{Certificate, bundle};
+
+/// Field selector of the requests that may be for ClientIdentities: those of [`SIGNER`].
+pub(super) const OURS: &str = "spec.signerName=kubernetes.io/kube-apiserver-client";
+
+/// Requests that are read at once. One may have 1.5 MiB (etcd's --max-request-bytes).
+const PAGE: u32 = 20;
 
 /// A certificate that was issued for an identity.
 pub(super) struct Issued {
@@ -31,9 +41,35 @@ impl Issued {
     }
 }
 
-/// The newest certificate of each identity that is valid now.
-pub(super) fn issued(requests: &[CertificateSigningRequest], now: Timestamp) -> BTreeMap<IdentityName, Issued> {
-    let mut newest: BTreeMap<IdentityName, Issued> = BTreeMap::new();
+/// The newest certificate of each identity that is valid now, and the requests without a decision. Read in small pages: anyone who may create
+/// requests may create large ones.
+pub(super) async fn read(
+    client: &Client,
+    limit: Duration,
+    now: Timestamp,
+) -> Result<(BTreeMap<IdentityName, Issued>, Vec<CertificateSigningRequest>), ApproveError> {
+    let api: Api<CertificateSigningRequest> = Api::all(client.clone());
+    let (mut newest, mut undecided) = (BTreeMap::new(), Vec::new());
+    let mut params = ListParams::default().fields(OURS).limit(PAGE);
+    loop {
+        let page = timeout(limit, api.list(&params)).await.map_err(|_| ApproveError::NoAnswer)?;
+        let page = page.map_err(|error| ApproveError::api("list certificatesigningrequests", error))?;
+        record_issued(&mut newest, &page.items, now);
+        undecided.extend(page.items.into_iter().filter(|request| is_undecided(request) && is_candidate(request)));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok((newest, undecided)),
+        }
+    }
+}
+
+/// Whether a request may be for a ClientIdentity: others need not be kept in memory.
+fn is_candidate(request: &CertificateSigningRequest) -> bool {
+    request.spec.signer_name == SIGNER && request.spec.request.0.len() <= MAX_REQUEST
+}
+
+/// Adds the certificates of some requests.
+fn record_issued(newest: &mut BTreeMap<IdentityName, Issued>, requests: &[CertificateSigningRequest], now: Timestamp) {
     for request in requests.iter().filter(|request| request.spec.signer_name == SIGNER) {
         let pem = request.status.as_ref().and_then(|status| status.certificate.as_ref());
         let Some(certificate) = pem.and_then(|pem| bundle::read_chain(&pem.0).into_certificates().into_iter().next())
@@ -49,11 +85,10 @@ pub(super) fn issued(requests: &[CertificateSigningRequest], now: Timestamp) -> 
             newest.insert(identity, Issued { request: request.name_any(), requester, certificate });
         }
     }
-    newest
 }
 
 /// Whether a request has no decision.
-pub(super) fn is_undecided(request: &CertificateSigningRequest) -> bool {
+fn is_undecided(request: &CertificateSigningRequest) -> bool {
     request.status.as_ref().is_none_or(|status| {
         status.certificate.is_none() && status.conditions.as_ref().is_none_or(|conditions| conditions.is_empty())
     })

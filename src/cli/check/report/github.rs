@@ -4,8 +4,8 @@
 use std::io::{self, Write};
 
 use super::{FindingLocation, JudgedObject, Printer, Totals, line};
-use crate::cli::sanitize::printable;
 use crate::store::manifest::ManifestError;
+use crate::text::printable;
 use crate::trust::Severity;
 
 pub(super) struct Github<W> {

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 
 use super::{FindingLocation, JudgedObject, Outcome, Printer, Totals, line};
-use crate::cli::sanitize::printable;
 use crate::store::manifest::ManifestError;
+use crate::text::printable;
 
 pub(super) struct Junit<W> {
     out: W,

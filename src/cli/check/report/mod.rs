@@ -13,9 +13,9 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use crate::cli::inputs::{create, print_error, title};
-use crate::cli::sanitize::printable;
 use crate::json::Json;
 use crate::store::manifest::ManifestError;
+use crate::text::printable;
 use crate::trust::{Finding, Verdict};
 
 /// An output format.

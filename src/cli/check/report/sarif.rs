@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::{FindingLocation, JudgedObject, Printer, Totals, line};
 use crate::admission::rules;
-use crate::cli::sanitize::printable;
 use crate::store::manifest::ManifestError;
+use crate::text::printable;
 use crate::trust::Severity;
 
 pub(super) struct Sarif<W> {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use anstyle::{AnsiColor, Style};
 
 use super::{JudgedObject, Outcome, Printer, Totals};
-use crate::cli::sanitize::printable;
+use crate::text::printable;
 
 const DENY: Style = AnsiColor::Red.on_default().bold();
 const WARN: Style = AnsiColor::Yellow.on_default().bold();

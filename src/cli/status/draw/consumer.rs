@@ -6,8 +6,8 @@ use jiff::Timestamp;
 
 use super::{age, date, line, write_actions, write_conditions};
 use crate::api::LoadedObject;
-use crate::cli::sanitize::printable;
 use crate::consumer::ConsumerSummary;
+use crate::text::printable;
 
 pub(super) fn write_summary(text: &mut String, summary: &ConsumerSummary, now: Timestamp) -> fmt::Result {
     let name = printable(&format!("{}/{}", summary.namespace, summary.name));
