@@ -86,7 +86,7 @@ fn another(path: &str, value: &Value) -> Value {
 /// Another value that the effect of one needs.
 fn needed(path: &str) -> Option<(&str, Value)> {
     match path {
-        "/networkPolicy/egress/apiServerPorts" | "/networkPolicy/egress/agent" => {
+        "/networkPolicy/egress/apiServerPorts" | "/networkPolicy/egress/agent" | "/networkPolicy/egress/approver" => {
             Some(("/networkPolicy/egress/enabled", json!(true)))
         }
         "/servingCertificate/secretName" | "/servingCertificate/caBundle" => {
