@@ -23,6 +23,7 @@ use crate::health::Requirement;
 use crate::store::{CheckHandle, HealthState, RegistryCache, api_server, cluster, directory, poll};
 use crate::webhook::client_ca::ClientCa;
 use crate::webhook::metrics::Metrics;
+use crate::webhook::self_signed::GeneratedCa;
 use crate::webhook::server::{self, Drain, End, Signals};
 use crate::webhook::tls::{CERTIFICATE, KEY, ServingCertificate, ServingCertificateError};
 use crate::webhook::{Decide, Limits, Webhook, health_server, self_signed};
@@ -57,7 +58,7 @@ pub struct Args {
     /// Directory of the serving certificate: tls.crt and tls.key. Certificates are reloaded when the files change.
     ///
     /// With -f and without these files, a certificate is generated at start, and the certificate of its CA is written to ca.crt
-    /// in this directory.
+    /// in this directory. A second process needs another directory.
     #[arg(long, value_name = "DIR", default_value = "certs")]
     cert_dir: PathBuf,
 
@@ -173,7 +174,7 @@ async fn serve(args: Args) -> Result<End, ServeError> {
     let health = Arc::new(HealthState::default());
     let mut controller = None;
     let certificate_check = health.add("serving-certificate", Requirement::AtStart);
-    let (certificate, cert_dir) = certificate(&args, address)?;
+    let (certificate, cert_dir, _generated_ca) = certificate(&args, address)?;
     let client_ca = match &args.client_ca_file {
         Some(file) => Some(Arc::new(ClientCa::read(file, args.client_names.clone()).map_err(ServeError::ClientCa)?)),
         None => None,
@@ -264,18 +265,19 @@ async fn serve(args: Args) -> Result<End, ServeError> {
     end
 }
 
-/// An existing certificate is reloaded when the files in the returned directory change; a generated one lasts as long as the process.
+/// An existing certificate is reloaded when the files in the returned directory change; a generated one lasts as long as the process, which keeps
+/// its CA.
 fn certificate(
     args: &Args,
     address: IpAddr,
-) -> Result<(Arc<ServingCertificate>, Option<PathBuf>), ServingCertificateError> {
+) -> Result<(Arc<ServingCertificate>, Option<PathBuf>, Option<GeneratedCa>), ServingCertificateError> {
     let dir = &args.cert_dir;
     if args.directory.is_some() && !dir.join(CERTIFICATE).exists() && !dir.join(KEY).exists() {
         let (certificate, ca) = self_signed::make(dir, address, Timestamp::now())?;
-        tracing::info!("generated a serving certificate for this run; its CA is in {}", ca.display());
-        return Ok((Arc::new(certificate), None));
+        tracing::info!("generated a serving certificate for this run; its CA is in {}", ca.path.display());
+        return Ok((Arc::new(certificate), None, Some(ca)));
     }
-    Ok((Arc::new(ServingCertificate::read(dir)?), Some(dir.clone())))
+    Ok((Arc::new(ServingCertificate::read(dir)?), Some(dir.clone()), None))
 }
 
 /// Name of the check of the GatewaySecrets that were read.

@@ -1,5 +1,7 @@
 //! A serving certificate that is generated at start, for `trustspan serve -f` without one. Its keys never leave this process.
 
+use std::fs::{self, File, TryLockError};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
@@ -16,21 +18,43 @@ use crate::store::atomic_file;
 /// File name of the CA certificate in `--cert-dir`.
 pub const CA: &str = "ca.crt";
 
+/// A generated CA.
+#[derive(Debug)]
+pub struct GeneratedCa {
+    /// Its certificate.
+    pub path: PathBuf,
+    /// While it is open, no other process writes a CA to the directory. The operating system closes it with the process.
+    _lock: File,
+}
+
 /// Generates a CA and a serving certificate for localhost and `bound`, valid for a year, and writes the CA certificate to `dir/ca.crt`.
 ///
 /// # Errors
-/// If the file cannot be written.
+/// If the file cannot be written, or another process serves with the CA in it.
 pub fn make(
     dir: &Path,
     bound: IpAddr,
     now: Timestamp,
-) -> Result<(ServingCertificate, PathBuf), ServingCertificateError> {
+) -> Result<(ServingCertificate, GeneratedCa), ServingCertificateError> {
     let (ca, pair) = generate(bound, now).map_err(ServingCertificateError::Make)?;
     let path = dir.join(CA);
     // Atomically: `curl --cacert` may read it while another server starts.
-    match atomic_file::replace(&path, ca.as_bytes(), 0o644) {
-        Ok(()) => Ok((ServingCertificate::new(pair), path)),
+    match lock(dir).and_then(|lock| atomic_file::replace(&path, ca.as_bytes(), 0o644).map(|()| lock)) {
+        Ok(_lock) => Ok((ServingCertificate::new(pair), GeneratedCa { path, _lock })),
         Err(source) => Err(ServingCertificateError::File { path, source }),
+    }
+}
+
+/// Locks the directory, so that clients of one server do not trust the CA of another one.
+fn lock(dir: &Path) -> io::Result<File> {
+    fs::create_dir_all(dir)?;
+    let file = File::open(dir)?;
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(io::Error::other(
+            "another trustspan serve has generated this CA and still runs: set another --cert-dir",
+        )),
+        // Not every file system has locks.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(file),
     }
 }
 
@@ -84,8 +108,6 @@ fn params(name: &str, today: Date) -> Result<CertificateParams, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     #[test]
@@ -93,11 +115,24 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let into = dir.path().join("new/certs");
         let now: Timestamp = "2028-02-29T12:00:00Z".parse().unwrap();
-        let (certificate, path) = make(&into, Ipv4Addr::UNSPECIFIED.into(), now).unwrap();
+        let (certificate, GeneratedCa { path, .. }) = make(&into, Ipv4Addr::UNSPECIFIED.into(), now).unwrap();
         assert_eq!(certificate.not_after(), "2029-02-28T00:00:00Z".parse().unwrap());
         assert_eq!(path, into.join(CA));
         assert_eq!(fs::read_dir(&into).unwrap().count(), 1);
         let text = fs::read_to_string(path).unwrap();
         assert!(text.contains("BEGIN CERTIFICATE") && !text.contains("KEY"), "{text}");
+    }
+
+    #[test]
+    fn a_second_server_does_not_overwrite_the_ca_of_one_that_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let now: Timestamp = "2028-02-29T12:00:00Z".parse().unwrap();
+        let make = || make(dir.path(), Ipv4Addr::LOCALHOST.into(), now);
+        let (_, first) = make().unwrap();
+        let text = fs::read(&first.path).unwrap();
+        assert!(make().unwrap_err().to_string().contains("set another --cert-dir"));
+        assert_eq!(fs::read(&first.path).unwrap(), text);
+        drop(first);
+        make().unwrap();
     }
 }
