@@ -50,7 +50,7 @@ impl LogArgs {
     }
 }
 
-/// Writes each event as one line: a text of others in it cannot look like a further event. The subscriber writes an event at once. With
+/// Writes each event as one line: a text of others in it cannot pass for a further event. The subscriber writes an event at once. With
 /// colors it escapes the sequences of a terminal in texts itself.
 struct OneLine<W> {
     writer: W,

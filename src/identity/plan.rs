@@ -90,6 +90,8 @@ pub enum Plan {
     Wait(Need),
     /// The last token has expired. A new bootstrap kubeconfig is made later.
     Delay(Need, Timestamp),
+    /// The last bootstrap kubeconfig is not in all of its Secrets.
+    Deliver(Need),
     /// Make a token and a bootstrap kubeconfig.
     Bootstrap(Need),
 }
@@ -102,11 +104,11 @@ pub fn plan(observed: &Observed<'_>, now: Timestamp) -> Plan {
         let collected = issued.and_then(|issued| issued.saturating_add(COLLECTION_PERIOD).ok());
         return Plan::Valid { remove_token_at: token.map(|token| collected.unwrap_or(now).min(token.expiration)) };
     };
-    let Some(token) = token.filter(|token| token.delivered && is_for(token, observed)) else {
+    let Some(token) = token.filter(|token| is_for(token, observed)) else {
         return Plan::Bootstrap(need);
     };
     if now < token.expiration {
-        return Plan::Wait(need);
+        return if token.delivered { Plan::Wait(need) } else { Plan::Deliver(need) };
     }
     let (life, doublings) =
         (token.expiration.duration_since(token.created_at), token.attempts.saturating_sub(1).min(6));
@@ -345,17 +347,18 @@ mod tests {
     }
 
     #[test]
-    fn a_token_for_another_server_or_without_a_kubeconfig_is_replaced_at_once() {
+    fn a_token_for_another_server_is_replaced_at_once_and_an_undelivered_kubeconfig_is_delivered() {
         let mut scene = Scene { certificate: None, ..Scene::new() };
         let token = scene.token();
-        let changes: [fn(&mut BootstrapToken); 3] =
-            [|one| one.delivered = false, |one| one.endpoint.push('x'), |one| one.ca_hash.push('x')];
+        let changes: [fn(&mut BootstrapToken); 2] = [|one| one.endpoint.push('x'), |one| one.ca_hash.push('x')];
         for change in changes {
             let mut changed = token.clone();
             change(&mut changed);
             scene.bootstrap = Some(changed);
             assert_eq!(scene.plan(), Plan::Bootstrap(Need::NoCertificate));
         }
+        scene.bootstrap = Some(BootstrapToken { delivered: false, ..token.clone() });
+        assert_eq!(scene.plan(), Plan::Deliver(Need::NoCertificate));
         scene.bootstrap = Some(token);
         assert_eq!(scene.plan(), Plan::Wait(Need::NoCertificate));
         scene.requested_at = Some(scene.after(1));

@@ -274,7 +274,7 @@ fn is_removed_by_the_cleaner(request: &Value) -> bool {
             .any(|one| known.iter().any(|kind| one["type"] == *kind) && one["lastUpdateTime"].is_string())
 }
 
-/// An editor of Secrets names the bootstrap token of somebody else in the bootstrap kubeconfig, before a new one is made and before the
+/// An editor of Secrets names the bootstrap token of another program in the bootstrap kubeconfig, before a new one is made and before the
 /// ClientIdentity is taken over without status.
 pub(crate) fn foreign_token(bed: &Bed) -> Result<()> {
     let scene = Scene::new(&bed.main, "foreign-token")?;

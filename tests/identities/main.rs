@@ -58,6 +58,7 @@ fn trials(bed: Option<&Arc<Bed>>) -> Vec<Trial> {
         trial("one_undecidable_request_stops_no_other_approval", approval::hostile),
         trial("client_identity_follows_a_rolled_server_ca", migration::rolled_server_ca),
         trial("client_identity_follows_a_moved_control_plane", migration::moved),
+        trial("a_black_hole_delays_no_other_tenant_and_makes_no_further_token", migration::black_hole),
         trial("client_identity_uninstalled_in_the_wrong_order", lifecycle::uninstalled),
     ]
 }

@@ -83,7 +83,7 @@ pub(crate) fn moved(bed: &Bed) -> Result<()> {
         "data": { "kubeconfig": STANDARD.encode(kubeconfig_of_third) },
     });
     old.apply("moved", &place.to_string())?;
-    let approver = start_approver(&old, &[])?;
+    let approver = start_approver(&old, &["--allow-local-delivery"])?;
     let delivery = json!({ "delivery": { "kubeconfigSecretName": "third", "namespace": "delivered", "secretName": "payments-bootstrap" } });
     scene.apply(&scene.object(&delivery)?)?;
     let _client = scene.start_client(third, "delivered/payments-bootstrap", &[scene.to()])?;
@@ -104,7 +104,7 @@ pub(crate) fn moved(bed: &Bed) -> Result<()> {
     object["metadata"]["annotations"] = backup["metadata"]["annotations"].clone();
     restored.apply(&object)?;
     ensure!(restored.stored()?["status"].is_null(), "restored with a status");
-    let _approver = start_approver(&new, &[])?;
+    let _approver = start_approver(&new, &["--allow-local-delivery"])?;
     let second = restored.new_kubeconfig(&first, SOON)?;
     let switched = std::time::Instant::now();
     restored.wait_valid("True", "Issued")?;
@@ -130,4 +130,62 @@ pub(crate) fn moved(bed: &Bed) -> Result<()> {
     let (url, _) = new.server()?;
     ensure!(second.contains(&url), "the kubeconfig names another server");
     Ok(())
+}
+
+/// The other clusters of one tenant accept connections and never answer. Another tenant's delivery, of an identity that is created later, waits for none.
+pub(crate) fn black_hole(bed: &Bed) -> Result<()> {
+    let cluster = &bed.main;
+    let hole = std::net::TcpListener::bind(("127.0.0.1", 0))?;
+    let kubeconfig = fs::read_to_string(cluster.kubeconfig(User::Admin))?;
+    let (url, _) = cluster.server()?;
+    let silent = kubeconfig.replace(&url, &format!("https://{}", hole.local_addr()?));
+    ensure!(silent != kubeconfig, "the kubeconfig does not name {url}");
+    let delivery = json!({ "delivery": { "kubeconfigSecretName": "other", "namespace": "delivered-to", "secretName": "payments-bootstrap" } });
+    let place = |scene: &Scene<'_>, kubeconfig: &str| {
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "other" },
+            "data": { "kubeconfig": STANDARD.encode(kubeconfig) },
+        });
+        cluster.apply(scene.namespace(), &secret.to_string()).map(drop)
+    };
+    cluster.kubectl(["create", "namespace", "delivered-to"]).ok()?;
+    let tenant = Scene::new(cluster, "a-black-hole")?;
+    place(&tenant, &silent)?;
+    let mut objects = Vec::new();
+    for number in 0..5 {
+        let mut object = tenant.object(&delivery)?;
+        object["metadata"]["name"] = format!("payments-{number}").into();
+        objects.push(object);
+    }
+    objects.push(tenant.object(&delivery)?);
+    objects.iter().try_for_each(|object| tenant.apply(object))?;
+    let approver = start_approver(cluster, &["--allow-local-delivery"])?;
+    tenant.wait_valid("False", "NoCertificate")?;
+    let token = tenant.stored()?["status"]["bootstrap"]["tokenId"].clone();
+
+    let other = Scene::new(cluster, "z-other-tenant")?;
+    place(&other, &kubeconfig)?;
+    other.apply(&other.object(&delivery)?)?;
+    wait_for("the delivery of another tenant", SOON, || {
+        cluster.exists("secret", "delivered-to", "payments-bootstrap")
+    })?;
+    wait_for("the delivery to be recorded", SOON, || Ok(other.stored()?["status"]["bootstrap"]["delivered"] == true))?;
+    let first = cluster.get("clientidentities", tenant.namespace(), "payments-0")?;
+    ensure!(first["status"]["bootstrap"]["delivered"] != true, "a black hole took a kubeconfig: {first}");
+    wait_for("the end of an attempt", SOON, || {
+        let first = cluster.get("clientidentities", tenant.namespace(), "payments")?;
+        Ok(first["status"]["conditions"].to_string().contains("NotDelivered"))
+    })?;
+    ensure!(
+        tenant.stored()?["status"]["bootstrap"]["tokenId"] == token,
+        "an attempt to deliver has made another token"
+    );
+    drop(approver);
+
+    // By default an address of loopback is not connected to.
+    let _approver = start_approver(cluster, &[])?;
+    wait_for("the address to be refused", SOON, || {
+        let first = cluster.get("clientidentities", tenant.namespace(), "payments")?;
+        Ok(first["status"]["conditions"].to_string().contains("loopback or link-local"))
+    })
 }

@@ -8,7 +8,7 @@ use futures::StreamExt;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DeserializeGuard, GroupVersionKind, PartialObjectMeta};
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::delivery::{Delivery, Progress};
 use super::error::ApproveError;
 use super::objects;
 use super::requests::{self, Issued};
@@ -38,7 +39,7 @@ use crate::text::excerpt;
 use crate::trust::{Certificate, bundle, fingerprint_of};
 
 /// Field manager of the approver's writes.
-const FIELD_MANAGER: &str = "trustspan-approver";
+pub(super) const FIELD_MANAGER: &str = "trustspan-approver";
 /// Events within this time cause one round.
 const DEBOUNCE: Duration = Duration::from_millis(50);
 /// Timeout of a reconcile of one identity, and of the other parts of a round.
@@ -51,13 +52,24 @@ const MAX_DELAY: Duration = Duration::from_secs(300);
 const VALID: &str = "Valid";
 const GRANTED: &str = "Granted";
 
+/// Settings of the controller.
+#[derive(Clone, Copy)]
+pub(super) struct Settings {
+    /// Life of bootstrap tokens.
+    pub(super) token_lifetime: SignedDuration,
+    /// Whether bootstrap kubeconfigs are delivered to loopback and link-local addresses.
+    pub(super) allow_local_delivery: bool,
+}
+
 /// The controller, while it leads.
 pub(super) struct Approver<'a> {
     client: &'a Client,
     leadership: &'a Leadership,
     health: &'a Arc<HealthState>,
     api_server: &'a CheckHandle,
-    token_lifetime: SignedDuration,
+    settings: Settings,
+    /// Causes a round.
+    event: Arc<Notify>,
     known: BTreeMap<IdentityName, Known>,
     /// Requests by their names that could not be decided, with why.
     undecided: BTreeMap<String, (Attempts, CheckResult)>,
@@ -88,21 +100,23 @@ struct Known {
     applied: Option<String>,
     /// Attempts to give it a bootstrap kubeconfig.
     attempts: Attempts,
+    /// A bootstrap kubeconfig that is not delivered yet.
+    delivery: Option<Delivery>,
 }
 
 /// Failed attempts at one thing.
 #[derive(Default)]
-struct Attempts {
+pub(super) struct Attempts {
     failures: u32,
     retry_at: Option<Instant>,
 }
 
 impl Attempts {
-    fn is_due(&self) -> bool {
+    pub(super) fn is_due(&self) -> bool {
         self.retry_at.is_none_or(|at| at <= Instant::now())
     }
 
-    fn record_failure(&mut self) {
+    pub(super) fn record_failure(&mut self) {
         let delay = FIRST_DELAY.saturating_mul(1 << self.failures.min(8)).min(MAX_DELAY);
         self.failures += 1;
         self.retry_at = Some(Instant::now() + delay);
@@ -115,14 +129,15 @@ impl<'a> Approver<'a> {
         leadership: &'a Leadership,
         health: &'a Arc<HealthState>,
         api_server: &'a CheckHandle,
-        token_lifetime: SignedDuration,
+        settings: Settings,
     ) -> Self {
         Self {
             client,
             leadership,
             health,
             api_server,
-            token_lifetime,
+            settings,
+            event: Arc::default(),
             known: BTreeMap::new(),
             undecided: BTreeMap::new(),
             requests: health.add("certificate-signing-requests", Requirement::Never),
@@ -132,7 +147,7 @@ impl<'a> Approver<'a> {
 
     /// Runs until it is dropped.
     pub(super) async fn run(mut self, resync_interval: Duration) {
-        let event = Arc::new(Notify::new());
+        let event = self.event.clone();
         let mut watches = JoinSet::new();
         let (all, ours) = (watcher::Config::default(), watcher::Config::default().fields(requests::OURS));
         watches.spawn(notify_each::<ClientIdentity>(self.client.clone(), all, event.clone()));
@@ -234,6 +249,7 @@ impl<'a> Approver<'a> {
             check: health.add(format!("client-identity/{identity}"), Requirement::Never),
             applied: None,
             attempts: Attempts::default(),
+            delivery: None,
         })
     }
 
@@ -396,6 +412,9 @@ impl<'a> Approver<'a> {
         let waiting = |need: Need, rest: String| {
             (ConditionStatus::False, need.reason().to_owned(), format!("{} {rest}", need.message()))
         };
+        if !matches!(plan, Plan::Deliver(_)) {
+            self.known(identity).delivery = None;
+        }
         match plan {
             Plan::Valid { remove_token_at } => {
                 if object.status.is_none() {
@@ -417,7 +436,18 @@ impl<'a> Approver<'a> {
                 }
                 Ok(waiting(need, format!("Its bootstrap token expired unused; the next one is made at {until}.")))
             }
-            Plan::Bootstrap(need) => {
+            Plan::Deliver(need) if self.is_deliverable(identity, status) => {
+                let progress = self.deliver(identity, object, status)?;
+                let rest = match progress {
+                    Progress::Delivered => "Its bootstrap kubeconfig is in Secret",
+                    Progress::Pending => {
+                        "It is being delivered to the other cluster; its bootstrap kubeconfig is in Secret"
+                    }
+                };
+                Ok(waiting(need, format!("{rest} {secret}.")))
+            }
+            // The process that has made it was ended.
+            Plan::Deliver(need) | Plan::Bootstrap(need) => {
                 if !self.known(identity).attempts.is_due() {
                     // The condition says why the last attempt failed.
                     let last = status.condition(VALID).cloned();
@@ -441,6 +471,46 @@ impl<'a> Approver<'a> {
         }
     }
 
+    /// Whether the bootstrap kubeconfig with the current token is in memory: its Secret in the namespace is written by others, too.
+    fn is_deliverable(&mut self, identity: &IdentityName, status: &ClientIdentityStatus) -> bool {
+        let delivery = self.known(identity).delivery.as_ref();
+        delivery.is_some_and(|one| status.bootstrap.as_ref().is_some_and(|token| token.token_id == one.token_id))
+    }
+
+    /// Continues a delivery to another cluster. Attempts run next to the rounds, one at a time for the identities of a namespace.
+    fn deliver(
+        &mut self,
+        identity: &IdentityName,
+        object: &ClientIdentity,
+        status: &mut ClientIdentityStatus,
+    ) -> Result<Progress, ApproveError> {
+        let is_in_progress = |(other, known): (&IdentityName, &Known)| {
+            other.namespace == identity.namespace && known.delivery.as_ref().is_some_and(Delivery::is_in_progress)
+        };
+        let progress = match (&object.spec.delivery, &mut self.known(identity).delivery) {
+            (Some(to), Some(delivery)) => {
+                delivery.redirect(to);
+                delivery.progress()
+            }
+            _ => Ok(Progress::Delivered),
+        };
+        if matches!(progress, Ok(Progress::Delivered)) {
+            self.known(identity).delivery = None;
+            if let Some(token) = &mut status.bootstrap {
+                token.delivered = true;
+            }
+            return progress;
+        }
+        if !self.known.iter().any(is_in_progress) {
+            self.check_leading()?;
+            let (client, event, allow_local) = (self.client, self.event.clone(), self.settings.allow_local_delivery);
+            if let Some(delivery) = &mut self.known(identity).delivery {
+                delivery.start(client, identity, allow_local, move || event.notify_one());
+            }
+        }
+        progress
+    }
+
     /// Makes a token, and puts a bootstrap kubeconfig where the client reads it.
     async fn make_bootstrap(
         &mut self,
@@ -453,13 +523,19 @@ impl<'a> Approver<'a> {
         let no_random = || ApproveError::Invalid("The system has no random bytes".to_owned());
         let (id, token_secret) =
             (objects::random_text(6).ok_or_else(no_random)?, objects::random_text(16).ok_or_else(no_random)?);
+        let namespace = &identity.namespace;
+        let name = object.spec.bootstrap_secret_name(&identity.name);
+        let api: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
+        let stored =
+            api.get_opt(&name).await.map_err(|error| ApproveError::api(format!("read Secret {name}"), error))?;
+        let last = last_server(stored.as_ref(), &name, identity)?;
         let before = status.bootstrap.take();
         match &before {
             Some(token) => self.remove_token(&token.token_id).await?,
             None => self.remove_recorded_token(identity).await?,
         }
         let unused = before.as_ref().filter(|token| token.delivered && token.key_hash.is_none());
-        let expiration = now.saturating_add(self.token_lifetime).unwrap_or(Timestamp::MAX);
+        let expiration = now.saturating_add(self.settings.token_lifetime).unwrap_or(Timestamp::MAX);
         let token = BootstrapToken {
             token_id: id.to_string(),
             created_at: now,
@@ -481,12 +557,6 @@ impl<'a> Approver<'a> {
         let created = secrets.create(&PostParams::default(), &token).await;
         created.map_err(|error| ApproveError::api("create a bootstrap token in kube-system", error))?;
 
-        let namespace = &identity.namespace;
-        let name = object.spec.bootstrap_secret_name(&identity.name);
-        let api: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
-        let stored =
-            api.get_opt(&name).await.map_err(|error| ApproveError::api(format!("read Secret {name}"), error))?;
-        let last = last_server(stored.as_ref(), &name, identity)?;
         let server = Server { cas: rolled_cas(server, before.as_ref(), last.as_ref(), now), ..server.clone() };
         if let Some(token) = &mut status.bootstrap {
             token.bundle_hash = server.ca_hash();
@@ -496,25 +566,9 @@ impl<'a> Approver<'a> {
         let secret = objects::bootstrap_secret(identity, Some(&uid), (namespace, &name), &kubeconfig.text);
         apply(self.client, ("", "Secret"), &secret).await?;
 
-        if let Some(delivery) = &object.spec.delivery {
-            let source = &delivery.kubeconfig_secret_name;
-            let read = api.get_opt(source).await;
-            let read = read.map_err(|error| ApproveError::api(format!("read Secret {source}"), error))?;
-            let other = other_cluster(read.as_ref(), source).await?;
-            let (namespace, name) = (&delivery.namespace, &delivery.secret_name);
-            let api: Api<Secret> = Api::namespaced(other.clone(), namespace);
-            let stored = api.get_opt(name).await;
-            let stored = stored.map_err(|error| {
-                ApproveError::api(format!("read Secret {namespace}/{name} of the other cluster"), error)
-            })?;
-            last_server(stored.as_ref(), name, identity)?;
-            let secret = objects::bootstrap_secret(identity, None, (namespace, name), &kubeconfig.text);
-            apply(&other, ("", "Secret"), &secret).await?;
-        }
-        if let Some(token) = &mut status.bootstrap {
-            token.delivered = true;
-        }
-        Ok(())
+        let delivery = object.spec.delivery.clone();
+        self.known(identity).delivery = delivery.map(|to| Delivery::new(&id, kubeconfig.text, to));
+        self.deliver(identity, object, status).map(drop)
     }
 
     /// Records the id of a token in the ClusterRole of its identity. Unlike the ClientIdentity and its Secrets, editors of the namespace
@@ -701,47 +755,21 @@ fn failed(error: &ApproveError) -> Said {
 /// The server in the bootstrap kubeconfig of a Secret that trustspan wrote.
 fn last_server(stored: Option<&Secret>, name: &str, identity: &IdentityName) -> Result<Option<Server>, ApproveError> {
     let Some(stored) = stored else { return Ok(None) };
-    let label = |key| stored.labels().get(key).map(String::as_str);
-    if (label(IDENTITY_NAMESPACE), label(IDENTITY_NAME)) != (Some(&identity.namespace), Some(&identity.name)) {
-        return Err(ApproveError::Invalid(format!(
-            "Secret {name} exists and is not of ClientIdentity {identity}, so it is not overwritten. Delete it, or name another one in the spec"
-        )));
-    }
+    check_owner(&stored.metadata, name, identity)?;
     let text =
         stored.data.as_ref().and_then(|data| data.get("kubeconfig")).map(|bytes| String::from_utf8_lossy(&bytes.0));
     Ok(text.and_then(|text| kubeconfig::parse(&text).ok()).map(|(kubeconfig, _)| kubeconfig.server))
 }
 
-/// A client for the cluster of a kubeconfig in a Secret.
-async fn other_cluster(secret: Option<&Secret>, name: &str) -> Result<Client, ApproveError> {
-    // Errors of kube could quote the text.
-    let unusable = || {
-        ApproveError::Invalid(format!(
-            "Secret {name} (spec.delivery) has no usable kubeconfig under the key kubeconfig"
-        ))
-    };
-    let bytes = secret.and_then(|secret| secret.data.as_ref()?.get("kubeconfig")).ok_or_else(unusable)?;
-    let text = std::str::from_utf8(&bytes.0).map_err(|_| unusable())?;
-    let parsed = kube::config::Kubeconfig::from_yaml(text).map_err(|_| unusable())?;
-    // Anything but embedded data would be read from, or run on, the approver's own machine.
-    let is_embedded = parsed.auth_infos.iter().filter_map(|one| one.auth_info.as_ref()).all(|user| {
-        user.exec.is_none()
-            && user.auth_provider.is_none()
-            && user.token_file.is_none()
-            && user.client_certificate.is_none()
-            && user.client_key.is_none()
-    }) && parsed
-        .clusters
-        .iter()
-        .filter_map(|one| one.cluster.as_ref())
-        .all(|one| one.certificate_authority.is_none());
-    if !is_embedded {
-        return Err(ApproveError::Invalid(format!(
-            "the kubeconfig of Secret {name} (spec.delivery) names files or commands; expected embedded credentials only"
-        )));
+/// Checks that a Secret has the labels of an identity.
+pub(super) fn check_owner(metadata: &ObjectMeta, name: &str, identity: &IdentityName) -> Result<(), ApproveError> {
+    let label = |key| metadata.labels.as_ref()?.get(key).map(String::as_str);
+    if (label(IDENTITY_NAMESPACE), label(IDENTITY_NAME)) == (Some(&identity.namespace), Some(&identity.name)) {
+        return Ok(());
     }
-    let config = kube::Config::from_custom_kubeconfig(parsed, &kube::config::KubeConfigOptions::default()).await;
-    Client::try_from(config.map_err(|_| unusable())?).map_err(|_| unusable())
+    Err(ApproveError::Invalid(format!(
+        "Secret {name} exists and is not of ClientIdentity {identity}, so it is not overwritten. Delete it, or name another one in the spec"
+    )))
 }
 
 fn decoded<T: DeserializeOwned>(object: Value) -> Result<T, ApproveError> {

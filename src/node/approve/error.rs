@@ -12,6 +12,9 @@ pub(super) enum ApproveError {
     /// An object has to be changed.
     #[error("{0}")]
     Invalid(String),
+    /// A bootstrap kubeconfig could not be delivered to another cluster.
+    #[error("{0}")]
+    NotDelivered(String),
     /// The API server did not answer in time.
     #[error("The API server does not answer")]
     NoAnswer,
@@ -33,6 +36,7 @@ impl ApproveError {
     pub(super) fn reason(&self) -> &'static str {
         match self {
             Self::Invalid(_) => "Invalid",
+            Self::NotDelivered(_) => "NotDelivered",
             error if error.has_code(403) => "Forbidden",
             _ => "Failed",
         }
@@ -43,7 +47,7 @@ impl ApproveError {
         match self {
             Self::Api { source, .. } => cluster::check_failure(source, self.to_string()),
             Self::Invalid(_) => CheckResult::Misconfigured(self.to_string()),
-            Self::NoAnswer | Self::NotLeading => CheckResult::Unreachable(self.to_string()),
+            Self::NotDelivered(_) | Self::NoAnswer | Self::NotLeading => CheckResult::Unreachable(self.to_string()),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `trustspan-node approve`: the controller for ClientIdentities. [`crate::identity`] makes all decisions; this module reads and writes the objects.
 
 mod controller;
+mod delivery;
 mod error;
 mod objects;
 mod requests;
@@ -21,7 +22,7 @@ use crate::cli::log::LogArgs;
 use crate::health::Requirement;
 use crate::store::{HealthState, cluster};
 use crate::webhook::server::Signals;
-use controller::Approver;
+use controller::{Approver, Settings};
 
 /// Run the controller for ClientIdentities.
 ///
@@ -52,6 +53,10 @@ pub struct Args {
     /// Life of bootstrap tokens.
     #[arg(long, value_name = "DURATION", default_value = "60m", value_parser = duration)]
     token_lifetime: Duration,
+
+    /// Also deliver bootstrap kubeconfigs (spec.delivery) to API servers on loopback and link-local addresses.
+    #[arg(long)]
+    allow_local_delivery: bool,
 
     /// HTTP address for /metrics, /livez, /readyz and /healthz.
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:9402")]
@@ -104,7 +109,8 @@ async fn control(args: Args) -> Result<ExitCode, RunError> {
             leadership.acquired().await;
             let mut end = leadership.clone();
             let token_lifetime = SignedDuration::try_from(args.token_lifetime).unwrap_or(SignedDuration::MAX);
-            let approver = Approver::new(&client, &leadership, &health, &api_server, token_lifetime);
+            let settings = Settings { token_lifetime, allow_local_delivery: args.allow_local_delivery };
+            let approver = Approver::new(&client, &leadership, &health, &api_server, settings);
             tokio::select! {
                 () = end.lost() => {}
                 () = approver.run(args.poll.max(Duration::from_millis(100))) => {}
