@@ -265,12 +265,12 @@ async fn serve(args: Args) -> Result<End, ServeError> {
     end
 }
 
+/// A serving certificate, with the directory of its files or its generated CA.
+type LoadedCertificate = (Arc<ServingCertificate>, Option<PathBuf>, Option<GeneratedCa>);
+
 /// An existing certificate is reloaded when the files in the returned directory change; a generated one lasts as long as the process, which keeps
 /// its CA.
-fn certificate(
-    args: &Args,
-    address: IpAddr,
-) -> Result<(Arc<ServingCertificate>, Option<PathBuf>, Option<GeneratedCa>), ServingCertificateError> {
+fn certificate(args: &Args, address: IpAddr) -> Result<LoadedCertificate, ServingCertificateError> {
     let dir = &args.cert_dir;
     if args.directory.is_some() && !dir.join(CERTIFICATE).exists() && !dir.join(KEY).exists() {
         let (certificate, ca) = self_signed::make(dir, address, Timestamp::now())?;

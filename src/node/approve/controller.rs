@@ -8,7 +8,7 @@ use futures::StreamExt;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::api::{DeleteParams, DynamicObject, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DeserializeGuard, GroupVersionKind, PartialObjectMeta};
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -18,9 +18,10 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::attempts::{Attempts, FIRST_DELAY};
 use super::delivery::{Delivery, Progress};
 use super::error::ApproveError;
-use super::objects;
+use super::objects::{self, FIELD_MANAGER, check_owner};
 use super::requests::{self, Issued};
 use crate::agent::lease::Leadership;
 use crate::api::names::{
@@ -38,16 +39,10 @@ use crate::store::{CheckHandle, HealthState};
 use crate::text::excerpt;
 use crate::trust::{Certificate, bundle, fingerprint_of};
 
-/// Field manager of the approver's writes.
-pub(super) const FIELD_MANAGER: &str = "trustspan-approver";
 /// Events within this time cause one round.
 const DEBOUNCE: Duration = Duration::from_millis(50);
 /// Timeout of a reconcile of one identity, and of the other parts of a round.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Delay after the first failure to give an identity its bootstrap kubeconfig, doubled after each further one; and before the next try of a round.
-const FIRST_DELAY: Duration = Duration::from_secs(2);
-/// The longest such delay.
-const MAX_DELAY: Duration = Duration::from_secs(300);
 /// Types of conditions.
 const VALID: &str = "Valid";
 const GRANTED: &str = "Granted";
@@ -102,25 +97,6 @@ struct Known {
     attempts: Attempts,
     /// A bootstrap kubeconfig that is not delivered yet.
     delivery: Option<Delivery>,
-}
-
-/// Failed attempts at one thing.
-#[derive(Default)]
-pub(super) struct Attempts {
-    failures: u32,
-    retry_at: Option<Instant>,
-}
-
-impl Attempts {
-    pub(super) fn is_due(&self) -> bool {
-        self.retry_at.is_none_or(|at| at <= Instant::now())
-    }
-
-    pub(super) fn record_failure(&mut self) {
-        let delay = FIRST_DELAY.saturating_mul(1 << self.failures.min(8)).min(MAX_DELAY);
-        self.failures += 1;
-        self.retry_at = Some(Instant::now() + delay);
-    }
 }
 
 impl<'a> Approver<'a> {
@@ -759,17 +735,6 @@ fn last_server(stored: Option<&Secret>, name: &str, identity: &IdentityName) -> 
     let text =
         stored.data.as_ref().and_then(|data| data.get("kubeconfig")).map(|bytes| String::from_utf8_lossy(&bytes.0));
     Ok(text.and_then(|text| kubeconfig::parse(&text).ok()).map(|(kubeconfig, _)| kubeconfig.server))
-}
-
-/// Checks that a Secret has the labels of an identity.
-pub(super) fn check_owner(metadata: &ObjectMeta, name: &str, identity: &IdentityName) -> Result<(), ApproveError> {
-    let label = |key| metadata.labels.as_ref()?.get(key).map(String::as_str);
-    if (label(IDENTITY_NAMESPACE), label(IDENTITY_NAME)) == (Some(&identity.namespace), Some(&identity.name)) {
-        return Ok(());
-    }
-    Err(ApproveError::Invalid(format!(
-        "Secret {name} exists and is not of ClientIdentity {identity}, so it is not overwritten. Delete it, or name another one in the spec"
-    )))
 }
 
 fn decoded<T: DeserializeOwned>(object: Value) -> Result<T, ApproveError> {

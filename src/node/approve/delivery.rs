@@ -21,9 +21,9 @@ use tokio::time::timeout;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt};
 use zeroize::Zeroizing;
 
-use super::controller::{Attempts, FIELD_MANAGER, check_owner};
+use super::attempts::Attempts;
 use super::error::ApproveError;
-use super::objects;
+use super::objects::{self, FIELD_MANAGER, check_owner};
 use crate::api::BootstrapDelivery;
 use crate::identity::IdentityName;
 
@@ -308,7 +308,7 @@ mod tests {
             let (stream, _) = listener.accept().await.unwrap();
             let mut stream = acceptor.accept(stream).await.unwrap();
             let mut request = [0; 4096];
-            stream.read(&mut request).await.unwrap();
+            assert!(stream.read(&mut request).await.unwrap() > 0);
             stream.write_all(head.as_bytes()).await.unwrap();
             let (zeros, mut sent) = ([0; 1 << 16], 0);
             while sent < bytes && stream.write_all(&zeros).await.is_ok() && stream.flush().await.is_ok() {

@@ -1,5 +1,6 @@
 //! `trustspan-node approve`: the controller for ClientIdentities. [`crate::identity`] makes all decisions; this module reads and writes the objects.
 
+mod attempts;
 mod controller;
 mod delivery;
 mod error;

@@ -2,14 +2,30 @@
 
 use aws_lc_rs::rand;
 use jiff::Timestamp;
+use kube::api::ObjectMeta;
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
+use super::error::ApproveError;
 use crate::api::names::{IDENTITY_NAME, IDENTITY_NAMESPACE};
 use crate::api::{GROUP, PolicyRule, VERSION};
 use crate::identity::{IdentityName, SUBRESOURCE};
 
 const RBAC: &str = "rbac.authorization.k8s.io";
+
+/// Field manager of the approver's writes.
+pub(super) const FIELD_MANAGER: &str = "trustspan-approver";
+
+/// Checks that a Secret has the labels of an identity.
+pub(super) fn check_owner(metadata: &ObjectMeta, name: &str, identity: &IdentityName) -> Result<(), ApproveError> {
+    let label = |key| metadata.labels.as_ref()?.get(key).map(String::as_str);
+    if (label(IDENTITY_NAMESPACE), label(IDENTITY_NAME)) == (Some(&identity.namespace), Some(&identity.name)) {
+        return Ok(());
+    }
+    Err(ApproveError::Invalid(format!(
+        "Secret {name} exists and is not of ClientIdentity {identity}, so it is not overwritten. Delete it, or name another one in the spec"
+    )))
+}
 
 fn labels(identity: &IdentityName) -> Value {
     json!({ IDENTITY_NAMESPACE: identity.namespace, IDENTITY_NAME: identity.name, "app.kubernetes.io/managed-by": "trustspan" })
