@@ -185,6 +185,7 @@ fn managed_renamed() -> Value {
             "matchConditions": [{
                 "name": "not-draining",
                 "expression": "!has(object.metadata.deletionTimestamp)\n\
+                    || object.spec != oldObject.spec\n\
                     || object.metadata.?labels != oldObject.metadata.?labels\n\
                     || object.metadata.?annotations != oldObject.metadata.?annotations",
             }],
