@@ -436,6 +436,10 @@ fn compare(
                 // The API server's own validation comes first.
                 return Ok("refused by the API server");
             };
+            // The policy of manifests/base limits the agent's account, whatever the object decides.
+            if text.contains("ValidatingAdmissionPolicy 'trustspan-agent' ") {
+                return Ok("refused by the policy of the agent");
+            }
             Some(message.split(':').next().unwrap_or_default().to_owned())
         }
     };
