@@ -21,9 +21,14 @@ pub(crate) fn printable_lines(text: &str) -> String {
 
 /// What a message quotes of a text: one printable line of at most 1 KiB.
 pub(crate) fn excerpt(text: &str) -> String {
+    bounded(text, EXCERPT)
+}
+
+/// One printable line of at most a number of bytes, with an ellipsis at the end if there were more.
+pub(crate) fn bounded(text: &str, bytes: usize) -> String {
     // Cut first, with a character more: the rest of a large text is not copied.
-    let head = printable(&text[..text.floor_char_boundary(EXCERPT + 4)]);
-    clipped(&head, EXCERPT)
+    let head = printable(&text[..text.floor_char_boundary(bytes + 4)]);
+    clipped(&head, bytes)
 }
 
 /// At most a number of bytes, with an ellipsis at the end if there were more.

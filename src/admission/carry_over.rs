@@ -38,10 +38,10 @@ pub(super) fn bundle(
 fn concerned<'r>(object: &'r Json<'_>, namespace: &'r str, registry: &'r Registry) -> Vec<&'r Entry> {
     let metadata = &object["metadata"];
     let name = metadata["name"].as_str().unwrap_or_default();
-    let readers: Vec<_> = registry.readers_of("Secret", namespace, name).map(|(entry, _)| entry).collect();
+    let readers = registry.readers_of("Secret", namespace, name).map(|(entry, _)| entry);
     let named = registry.role(namespace, name).map(|(entry, _)| entry);
     let declared = connectivity::declared(metadata["labels"][CLIENT_LABEL].as_str(), namespace, registry);
-    readers.into_iter().chain(named).chain(declared).collect()
+    readers.chain(named).chain(declared).collect()
 }
 
 /// Old CAs that are tried one by one.

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use crate::api::{Condition, ConditionStatus, GatewaySecretStatus, READY};
 use crate::registry::Entry;
-use crate::text::{clipped, printable};
+use crate::text::bounded;
 
 /// The Secrets of the issuer and of the CAs can be used.
 pub const SOURCES: &str = "SourcesUsable";
@@ -222,7 +222,7 @@ pub(crate) fn set_condition(
             .filter(|same| same.status == status)
             .map_or(now, |condition| condition.last_transition_time),
         reason: reason.to_owned(),
-        message: clipped(&printable(&message), MESSAGE),
+        message: bounded(&message, MESSAGE),
     });
 }
 

@@ -11,7 +11,7 @@ use super::condition_types::{COMPLETE, MESSAGE, remove, set};
 use super::name_list::counted;
 use crate::api::{ConditionStatus, GatewaySecretStatus, GatewayUse, Leaf};
 use crate::registry::Entry;
-use crate::text::{clipped, printable};
+use crate::text::{bounded, clipped};
 
 /// Items and bytes (of JSON) of one list.
 #[derive(Clone, Copy)]
@@ -57,7 +57,7 @@ pub fn fit(entry: &Entry, status: &mut GatewaySecretStatus, now: Timestamp) {
     if let Some(names) = &mut status.cut_off_by_copy {
         keep_first(names, CUT_OFF_BY_COPY);
     }
-    status.waits.iter_mut().for_each(|wait| wait.reason = clipped(&printable(&wait.reason), MESSAGE));
+    status.waits.iter_mut().for_each(|wait| wait.reason = bounded(&wait.reason, MESSAGE));
     status.waits.sort_by_key(|wait| !wait.needs_action);
     keep_first(&mut status.waits, WAITS);
     for (list, limit) in [
