@@ -16,6 +16,7 @@ use tokio::runtime::Runtime;
 use trustspan::store::cluster::connect;
 
 use crate::stage::{MANAGED, SOURCE};
+use crate::stolen_tokens::missing_owner;
 use crate::testbed::{
     Agents, Authority, Cluster, Patience, Registration, SOON, Scope, Seed, Server, Source, User, wait_for,
 };
@@ -126,7 +127,7 @@ impl EvilWrite {
                 metadata["annotations"] = Value::Object(many.collect());
             }
             "finalizers" => metadata["finalizers"] = json!([FINALIZER, "example.com/another"]),
-            "owner" => metadata["ownerReferences"] = missing_owner(),
+            "owner" => metadata["ownerReferences"] = json!([missing_owner()]),
             "generateName" => metadata["generateName"] = json!("partner-"),
             "deletionTimestamp" => metadata["deletionTimestamp"] = json!("2030-01-01T00:00:00Z"),
             "type" if is_secret => {
@@ -157,17 +158,13 @@ impl EvilWrite {
             }
             Verb::Apply => drop(api.patch(name, &PatchParams::apply("evil").force(), &Patch::Apply(&object)).await?),
             Verb::Own => {
-                let metadata = json!({ "metadata": { "ownerReferences": missing_owner() } });
+                let metadata = json!({ "metadata": { "ownerReferences": [missing_owner()] } });
                 drop(api.patch(name, &params, &Patch::Merge(&metadata)).await?);
             }
             Verb::Delete => drop(api.delete(name, &DeleteParams::default()).await?),
         }
         Ok(())
     }
-}
-
-fn missing_owner() -> Value {
-    json!([{ "apiVersion": "v1", "kind": "ConfigMap", "name": "missing", "uid": "00000000-0000-0000-0000-000000000000" }])
 }
 
 fn api(client: &Client, ns: &str, kind: &str) -> Api<DynamicObject> {

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use crate::stage::{MANAGED, SOURCE, credential, expect, on_stage, set_status, status};
+use crate::stage::{MANAGED, SOURCE, Stage, credential, expect, on_stage, set_status, status};
 use crate::testbed::{Cluster, SOON, wait_for};
 
 cases![
@@ -153,13 +153,19 @@ fn generate_name_ends_up_rewritten(cluster: &Cluster) -> Result<()> {
     })
 }
 
+/// Gateway `shop`, kept by a finalizer while it is being deleted.
+fn in_deletion(stage: &Stage<'_>) -> Result<Value> {
+    let mut gateway = stage.istio("shop", SOURCE);
+    gateway["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    stage.apply(&gateway)?;
+    stage.kubectl(["delete", ISTIO, "shop", "--wait=false"]).ok()?;
+    ensure!(stage.get(ISTIO, "shop")?["metadata"]["deletionTimestamp"].is_string(), "not being deleted");
+    Ok(gateway)
+}
+
 fn a_delete_and_a_finalizer_go_through(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
-        let mut gateway = stage.istio("shop", SOURCE);
-        gateway["metadata"]["finalizers"] = json!(["example.com/hold"]);
-        stage.apply(&gateway)?;
-        stage.kubectl(["delete", ISTIO, "shop", "--wait=false"]).ok()?;
-        ensure!(stage.get(ISTIO, "shop")?["metadata"]["deletionTimestamp"].is_string(), "not being deleted");
+        in_deletion(stage)?;
         let free = json!({ "metadata": { "finalizers": null } }).to_string();
         stage.kubectl(["patch", ISTIO, "shop", "--type=merge", "--patch", &free]).ok()?;
         wait_for("the Gateway to be gone", SOON, || Ok(!cluster.exists(ISTIO, &stage.ns, "shop")?))
@@ -169,10 +175,7 @@ fn a_delete_and_a_finalizer_go_through(cluster: &Cluster) -> Result<()> {
 /// istiod serves it until its finalizers are gone.
 fn a_gateway_in_deletion_is_judged_for_its_changes(cluster: &Cluster) -> Result<()> {
     on_stage(cluster, |stage| {
-        let mut gateway = stage.istio("shop", SOURCE);
-        gateway["metadata"]["finalizers"] = json!(["example.com/hold"]);
-        stage.apply(&gateway)?;
-        stage.kubectl(["delete", ISTIO, "shop", "--wait=false"]).ok()?;
+        let gateway = in_deletion(stage)?;
         let patch =
             |patch: Value| stage.kubectl(["patch", ISTIO, "shop", "--type=merge", "--patch", &patch.to_string()]);
         let mut servers = gateway["spec"]["servers"].clone();

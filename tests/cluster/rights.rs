@@ -48,15 +48,24 @@ const CLUSTER_ESCALATIONS: [(&str, &str, &str, &str); 10] = [
     ("update", "certificates.k8s.io", "certificatesigningrequests", "approval"),
 ];
 
-fn service_accounts_may_do_no_more_than_their_tasks(cluster: &Cluster) -> Result<()> {
+/// Applies these files of the default installation of each component, in the namespaces of the components.
+pub(crate) fn install_components(cluster: &Cluster, files: &[&str]) -> Result<()> {
     for ns in ["envoy-gateway-system", "istio-ingress", "trustspan-node"] {
         let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": ns } });
         cluster.apply("default", &namespace.to_string())?;
     }
-    for name in ["base", "approver", "certgen", "node"] {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests").join(name).join("rbac.yaml");
-        cluster.kubectl(["apply", "--server-side", "--force-conflicts", "-f"]).arg(file).ok()?;
+    let manifests = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests");
+    for component in ["base", "approver", "certgen", "node"] {
+        for file in files {
+            let file = manifests.join(component).join(file);
+            cluster.kubectl(["apply", "--server-side", "--force-conflicts", "-f"]).arg(file).ok()?;
+        }
     }
+    Ok(())
+}
+
+fn service_accounts_may_do_no_more_than_their_tasks(cluster: &Cluster) -> Result<()> {
+    install_components(cluster, &["rbac.yaml"])?;
     cluster.with_temp_ns(|gateways| {
         cluster.with_temp_ns(|identities| {
             let mut declared = gateway_secret(gateways);

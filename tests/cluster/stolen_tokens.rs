@@ -1,12 +1,13 @@
 //! What the holder of a ServiceAccount's token can write, with the rights and the policies of the manifests. RBAC allows names and verbs; the
 //! policies limit types, owners, finalizers and fields. `rights.rs` asks about RBAC alone.
 
-use std::{collections::BTreeMap, path::Path};
+use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
 
+use crate::rights::install_components;
 use crate::stage::{MANAGED, SOURCE, deployment, gateway_secret, trustspan};
 use crate::testbed::{Cluster, Output, SOON, base64, wait_for};
 
@@ -148,7 +149,8 @@ fn answer(output: &Output) -> Result<Answer> {
     Ok(Forbidden)
 }
 
-fn missing_owner() -> Value {
+/// With it, the garbage collector deletes an object.
+pub(crate) fn missing_owner() -> Value {
     json!({ "apiVersion": "v1", "kind": "ConfigMap", "name": "missing", "uid": "11111111-1111-1111-1111-111111111111" })
 }
 
@@ -161,21 +163,8 @@ fn secret(ns: &str, name: &str, type_: &str) -> Value {
     })
 }
 
-/// Applies what the default installation of a component has for its ServiceAccount.
-fn install(cluster: &Cluster, component: &str) -> Result<()> {
-    for file in ["rbac.yaml", "policy.yaml"] {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests").join(component).join(file);
-        cluster.kubectl(["apply", "--server-side", "--force-conflicts", "-f"]).arg(file).ok()?;
-    }
-    Ok(())
-}
-
 fn a_stolen_token_writes_only_what_its_account_writes(cluster: &Cluster) -> Result<()> {
-    for ns in ["envoy-gateway-system", "istio-ingress", "trustspan-node"] {
-        let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": ns } });
-        cluster.apply("default", &namespace.to_string())?;
-    }
-    ["base", "approver", "certgen", "node"].into_iter().try_for_each(|component| install(cluster, component))?;
+    install_components(cluster, &["rbac.yaml", "policy.yaml"])?;
     cluster.with_temp_ns(|ns| agent(cluster, ns))?;
     cluster.with_temp_ns(|ns| webhook(cluster, ns))?;
     cluster.with_temp_ns(|ns| approver(cluster, ns))?;
