@@ -81,7 +81,8 @@ impl Signers {
             |ca: &Certificate| signers.iter().any(|signer| signer.der == ca.der || has_issued(signer, ca));
         let stranger = bundle.iter().find(|ca| !is_vouched_for(ca))?;
         Some(format!(
-            "{} is in the source, and neither in the file of --signers nor signed by a CA in it. expected only such CAs; add it there if              this node may trust it, or remove it from the source",
+            "{} is in the source, and neither in the file of --signers nor signed by a CA in it. expected only such CAs; add it there if \
+             this node may trust it, or remove it from the source",
             brief(&stranger.subject)
         ))
     }

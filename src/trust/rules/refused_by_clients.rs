@@ -39,7 +39,8 @@ fn purpose(context: &RuleContext<'_>, chain: &Text, leaf: &BundleEntry) -> Optio
         return None;
     }
     let message = format!(
-        "{} line {}: the extended key usage of {} lacks serverAuth, and {} it. expected serverAuth: clients refuse the leaf; reissue it, or          name another Secret",
+        "{} line {}: the extended key usage of {} lacks serverAuth, and {} it. expected serverAuth: clients refuse the leaf; reissue it, or \
+         name another Secret",
         chain.key,
         leaf.line,
         brief(&certificate.subject),
