@@ -181,10 +181,16 @@ fn webhook(cluster: &Cluster, ns: &str) -> Result<()> {
     token.compare()
 }
 
-/// Webhook configurations with the names of the base that send nothing to a webhook.
-fn with_webhook_configurations(cluster: &Cluster, test: impl FnOnce() -> Result<()>) -> Result<()> {
-    const KINDS: [&str; 2] = ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"];
-    for kind in KINDS {
+const KINDS: [&str; 2] = ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"];
+
+/// Webhook configurations of these kinds and this name that send nothing to a webhook.
+fn with_webhook_configurations(
+    cluster: &Cluster,
+    kinds: &[&str],
+    name: &str,
+    test: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    for kind in kinds {
         let webhook = |name: &str| {
             json!({
                 "name": name, "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Ignore",
@@ -194,14 +200,14 @@ fn with_webhook_configurations(cluster: &Cluster, test: impl FnOnce() -> Result<
             })
         };
         let configuration = json!({
-            "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": { "name": "trustspan" },
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": { "name": name },
             "webhooks": [webhook("one.trustspan.dev"), webhook("two.trustspan.dev")],
         });
         cluster.kubectl(["apply", "-f", "-"]).stdin(configuration.to_string()).ok()?;
     }
     let outcome = test();
-    for kind in KINDS {
-        cluster.kubectl(["delete", kind, "trustspan"]).ok()?;
+    for kind in kinds {
+        cluster.kubectl(["delete", kind, name]).ok()?;
     }
     outcome
 }
@@ -249,11 +255,13 @@ fn agent(cluster: &Cluster, ns: &str) -> Result<()> {
     for object in [secret(ns, MANAGED, "Opaque"), workload(), journal(ns)] {
         cluster.apply(ns, &object.to_string())?;
     }
-    with_webhook_configurations(cluster, || {
+    with_webhook_configurations(cluster, &KINDS, "trustspan", || {
         let mut token = Token::new(cluster, "trustspan-system:trustspan-agent");
         token.wait_for_policy(&secret(ns, &format!("{MANAGED}-cacert"), "kubernetes.io/service-account-token"))?;
         agent_secrets(&mut token, ns)?;
-        agent_webhook_configurations(&mut token)?;
+        for kind in KINDS {
+            webhook_configuration(&mut token, kind, "trustspan", &denied(OWNERS), &denied(CA_BUNDLE))?;
+        }
         agent_workloads(&mut token, ns)?;
         token.compare()
     })
@@ -312,26 +320,25 @@ fn agent_secrets(token: &mut Token<'_>, ns: &str) -> Result<()> {
     token.create("the approver's Lease", &lease, denied("the agent creates no Lease here but trustspan-agent"))
 }
 
-fn agent_webhook_configurations(token: &mut Token<'_>) -> Result<()> {
-    for kind in ["mutatingwebhookconfiguration", "validatingwebhookconfiguration"] {
-        let on = [&format!("{kind}/trustspan") as &str];
-        token.own_and_keep(&on, &denied(OWNERS))?;
-        let webhooks = token.cluster.get(kind, "", "trustspan")?["webhooks"].clone();
-        let mut order = webhooks.clone();
-        order.as_array_mut().context("webhooks")?.reverse();
-        for (path, value, expected) in [
-            ("/webhooks/0/clientConfig/caBundle", json!("eA=="), Allowed),
-            ("/webhooks", order, denied(CA_BUNDLE)),
-            ("/webhooks", json!([webhooks[0]]), denied(CA_BUNDLE)),
-            ("/webhooks/0/clientConfig/service/name", json!("other"), denied(CA_BUNDLE)),
-            ("/webhooks/0/rules/0/resources/0", json!("pods"), denied(CA_BUNDLE)),
-            ("/webhooks/0/objectSelector", json!({ "matchLabels": { "a": "b" } }), denied(CA_BUNDLE)),
-            ("/webhooks/0/matchConditions", json!([{ "name": "none", "expression": "false" }]), denied(CA_BUNDLE)),
-            ("/webhooks/0/timeoutSeconds", json!(1), denied(CA_BUNDLE)),
-            ("/metadata/labels", json!({ "a": "b" }), denied(CA_BUNDLE)),
-        ] {
-            token.set(&format!("{kind}{path} = {value}"), &on, path, &value, expected)?;
-        }
+/// Changes of a webhook configuration, of which only that of caBundle is allowed.
+fn webhook_configuration(token: &mut Token<'_>, kind: &str, name: &str, owners: &Answer, other: &Answer) -> Result<()> {
+    let on = [&format!("{kind}/{name}") as &str];
+    token.own_and_keep(&on, owners)?;
+    let webhooks = token.cluster.get(kind, "", name)?["webhooks"].clone();
+    let mut order = webhooks.clone();
+    order.as_array_mut().context("webhooks")?.reverse();
+    token.set(&format!("caBundle of {kind}"), &on, "/webhooks/0/clientConfig/caBundle", &json!("eA=="), Allowed)?;
+    for (path, value) in [
+        ("/webhooks", order),
+        ("/webhooks", json!([webhooks[0]])),
+        ("/webhooks/0/clientConfig/service/name", json!("other")),
+        ("/webhooks/0/rules/0/resources/0", json!("pods")),
+        ("/webhooks/0/objectSelector", json!({ "matchLabels": { "a": "b" } })),
+        ("/webhooks/0/matchConditions", json!([{ "name": "none", "expression": "false" }])),
+        ("/webhooks/0/timeoutSeconds", json!(1)),
+        ("/metadata/labels", json!({ "a": "b" })),
+    ] {
+        token.set(&format!("{kind}{path} = {value}"), &on, path, &value, other.clone())?;
     }
     Ok(())
 }
@@ -442,12 +449,13 @@ fn approver(cluster: &Cluster, ns: &str) -> Result<()> {
     let own_token =
         bootstrap_token(&identity_labels(ns), "stolen", &format!("system:bootstrappers:trustspan:{ns}:payments"));
     let other = secret("kube-system", &format!("other-{ns}"), "Opaque");
+    let mut no_token = secret("kube-system", &format!("no-token-{ns}"), "Opaque");
+    no_token["metadata"]["labels"] = identity_labels(ns);
     // A binding of a role that does not exist is answered by its absence.
     let role = rbac("Role", Some(ns), &format!("{PREFIX}payments"), &json!({ "rules": [] }));
     let cluster_role = rbac("ClusterRole", None, &format!("{PREFIX}{ns}:payments"), &json!({ "rules": [] }));
-    let stored =
-        [&identity, &own, &secret(ns, "other", "Opaque"), &others_token, &own_token, &other, &role, &cluster_role];
-    for object in stored {
+    let others = secret(ns, "other", "Opaque");
+    for object in [&identity, &own, &others, &others_token, &own_token, &other, &no_token, &role, &cluster_role] {
         cluster.kubectl(["apply", "-f", "-"]).stdin(object.to_string()).ok()?;
     }
     let mut token = Token::new(cluster, "trustspan-system:trustspan-approver");
@@ -455,7 +463,7 @@ fn approver(cluster: &Cluster, ns: &str) -> Result<()> {
     let outcome = approver_secrets(&mut token, ns)
         .and_then(|()| approver_rbac(&mut token, ns))
         .and_then(|()| approver_others(&mut token, ns));
-    for object in [others_token, own_token, other, cluster_role] {
+    for object in [others_token, own_token, other, no_token, cluster_role] {
         cluster.kubectl(["delete", "-f", "-"]).stdin(object.to_string()).ok()?;
     }
     outcome.and_then(|()| token.compare())
@@ -516,11 +524,12 @@ fn approver_secrets(token: &mut Token<'_>, ns: &str) -> Result<()> {
     token.patch("a finalizer of a Secret", &["secret/own", "-n", ns], &finalizer, denied(APPROVER_FINALIZERS))?;
     token.delete(&["secret/own", "-n", ns], Forbidden)?;
 
-    let other = format!("secret/other-{ns}");
+    let (other, no_token) = (format!("secret/other-{ns}"), format!("secret/no-token-{ns}"));
     for (name, expected) in [
         ("secret/bootstrap-token-stolen", Allowed),
         ("secret/bootstrap-token-others", denied(APPROVER_LABELS)),
         (&other, denied(APPROVER_LABELS)),
+        (&no_token, denied("the approver deletes no Secrets but bootstrap tokens")),
     ] {
         token.delete(&[name, "-n", "kube-system"], expected)?;
     }
@@ -718,6 +727,11 @@ fn certgen(cluster: &Cluster) -> Result<()> {
     ] {
         token.set(&format!("{path} = {value}"), &on, path, &value, expected)?;
     }
+    let (kind, name) = (KINDS[0], "envoy-gateway-topology-injector.envoy-gateway-system");
+    with_webhook_configurations(cluster, &[kind], name, || {
+        let other = denied("certgen changes only caBundle of a webhook configuration");
+        webhook_configuration(&mut token, kind, name, &denied(OWNERS), &other)
+    })?;
     token.compare()
 }
 
@@ -740,6 +754,9 @@ fn mirror(cluster: &Cluster) -> Result<()> {
     token.apply("a report", &report(&owner("one")), Allowed)?;
     token.apply("a report with another owner", &report(&missing_owner()), denied(OWNERS))?;
     token.apply("a report with the owner of another node", &report(&owner("two")), denied(OWNERS))?;
+    let mut kept = report(&owner("one"));
+    kept["metadata"]["finalizers"] = json!(["example.com/keep"]);
+    token.apply("a report with a finalizer", &kept, denied("a mirror changes no finalizers"))?;
     token.as_pod_of_node = Some("one");
     token.apply("a report, by a pod of the node", &report(&owner("one")), Allowed)?;
     token.as_pod_of_node = Some("two");
