@@ -72,6 +72,14 @@ pub enum AgentError {
         /// The value of the label.
         label: String,
     },
+    /// A CA would leave the namespace without the operator's consent.
+    #[error("{target} is not written: {why}")]
+    NotOfSigners {
+        /// Kind, namespace and name.
+        target: String,
+        /// The CA, and what to do: part of a sentence.
+        why: String,
+    },
     /// `spec.trustBundleTargets` names a ClusterTrustBundle, which the API server does not serve.
     #[error(
         "spec.trustBundleTargets names a ClusterTrustBundle (certificates.k8s.io), which this API server does not serve. Enable the kind \
@@ -196,7 +204,7 @@ impl AgentError {
     pub(super) fn reason(&self) -> &'static str {
         match self {
             Self::Foreign { .. } => "ForeignObject",
-            Self::NotCreated { .. } | Self::NotGranted { .. } => "NotGranted",
+            Self::NotCreated { .. } | Self::NotGranted { .. } | Self::NotOfSigners { .. } => "NotGranted",
             Self::Renamed { .. } => "ManagedRenamed",
             Self::TwoWriters { .. } => "TwoWriters",
             Self::Unresolved(_) => "Unresolved",

@@ -33,6 +33,7 @@ mod watches;
 mod write_failures;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -81,6 +82,8 @@ pub struct Settings {
     pub legacy_copy: Option<bool>,
     /// Workloads of TrustConsumers whose rollouts may be in progress at the same time, over all namespaces.
     pub max_concurrent_restarts: usize,
+    /// File of the CAs that may leave a namespace, with those that they signed. Without it, all may.
+    pub signers: Option<PathBuf>,
     /// The profile of the webhook's serving certificate, if the agent keeps it.
     pub serving_certificate: Option<Profile>,
 }
@@ -92,6 +95,7 @@ impl Default for Settings {
             poll: Duration::from_secs(30),
             legacy_copy: None,
             max_concurrent_restarts: 1,
+            signers: None,
             serving_certificate: None,
         }
     }
@@ -229,6 +233,7 @@ async fn run_reconcilers(
                         recorder: recorder.clone(),
                         resync_interval: settings.poll,
                         legacy_copy: settings.legacy_copy,
+                        signers: settings.signers.clone(),
                         prober: Prober::default(),
                         status_backoff: backoff::Backoff::default(),
                         failures: write_failures::WriteFailures::new(settings.poll),

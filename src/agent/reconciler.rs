@@ -1,5 +1,6 @@
 //! Reconciles one GatewaySecret.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,8 +29,7 @@ use crate::api::{ConditionStatus, GatewaySecretStatus, SourceKind};
 use crate::health::CheckResult;
 use crate::registry::Entry;
 use crate::rotation;
-use crate::store::RegistryCache;
-use crate::store::cluster;
+use crate::store::{RegistryCache, cluster, signers};
 
 /// Shortest time between two reconciles, so that events in quick succession do not cause one each: cert-manager issues a certificate in
 /// several writes. The first event after a quiet time is not delayed.
@@ -72,6 +72,7 @@ pub(super) struct Reconciler {
     pub(super) recorder: EventRecorder,
     pub(super) resync_interval: Duration,
     pub(super) legacy_copy: Option<bool>,
+    pub(super) signers: Option<PathBuf>,
     pub(super) prober: Prober,
     pub(super) status_backoff: Backoff,
     /// Steps and other writes of the plan that failed.
@@ -346,7 +347,8 @@ impl Reconciler {
         }
         if !plan.client_bundle.is_empty() {
             self.leadership.ensure_leader()?;
-            trust_bundles::apply(&entry, bundle_targets, &plan, &mut self.failures).await;
+            let signers = signers::read(self.signers.as_deref(), now);
+            trust_bundles::apply(&entry, bundle_targets, &plan, &signers, &mut self.failures).await;
         }
         let synced = match (self.failures.reported(), self.failures.condition_message()) {
             (Some(error), Some(message)) => (ConditionStatus::False, error.reason(), message),

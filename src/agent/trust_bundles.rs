@@ -14,7 +14,7 @@ use crate::api::names::{ADOPT, CLIENT_LABEL, GATEWAY_SECRET};
 use crate::api::{TrustBundleTarget, TrustBundleTargetKind};
 use crate::registry::Entry;
 use crate::rotation::planner::{ClientState, Plan, Trust};
-use crate::trust::{Certificate, bundle};
+use crate::trust::{Certificate, Signers, bundle};
 
 /// A target of `spec.trustBundleTargets`, and its stored object.
 pub(super) struct BundleTarget {
@@ -66,6 +66,21 @@ fn plural(kind: TrustBundleTargetKind) -> &'static str {
         TrustBundleTargetKind::ConfigMap => "configmaps",
         TrustBundleTargetKind::Secret => "secrets",
         TrustBundleTargetKind::ClusterTrustBundle => "clustertrustbundles.certificates.k8s.io",
+    }
+}
+
+/// Whether more than the GatewaySecret's namespace reads a target.
+fn leaves_namespace(entry: &Entry, target: &TrustBundleTarget) -> bool {
+    target.kind == TrustBundleTargetKind::ClusterTrustBundle || namespace(entry, target) != entry.namespace
+}
+
+/// Kind, namespace and name.
+fn full_name(entry: &Entry, target: &TrustBundleTarget) -> String {
+    match target.kind {
+        TrustBundleTargetKind::ClusterTrustBundle => format!("{} {}", target.kind.name(), target.name),
+        TrustBundleTargetKind::ConfigMap | TrustBundleTargetKind::Secret => {
+            format!("{} {}/{}", target.kind.name(), namespace(entry, target), target.name)
+        }
     }
 }
 
@@ -147,7 +162,7 @@ impl BundleTarget {
         let namespace = namespace(entry, &target);
         if namespace != entry.namespace && !is_owned {
             return Err(AgentError::NotGranted {
-                target: format!("{} {namespace}/{}", kind.name(), target.name),
+                target: full_name(entry, &target),
                 namespace: namespace.to_owned(),
                 label: format!("{}_{}", entry.namespace, entry.name),
             });
@@ -173,15 +188,29 @@ pub(super) fn readers(entry: &Entry, targets: &[BundleTarget]) -> Vec<ClientStat
     targets.iter().map(|target| target.reader(entry)).collect()
 }
 
-/// Writes the bundle to all targets. An error of one does not block the others, and is recorded in `failures`.
-pub(super) async fn apply(entry: &Entry, targets: Vec<BundleTarget>, plan: &Plan, failures: &mut WriteFailures) {
+/// Writes the bundle to all targets. An error of one does not block the others, and is recorded in `failures`. What leaves the namespace has
+/// only CAs of the signers.
+pub(super) async fn apply(
+    entry: &Entry,
+    targets: Vec<BundleTarget>,
+    plan: &Plan,
+    signers: &Signers,
+    failures: &mut WriteFailures,
+) {
     let text: String = plan.client_bundle.iter().map(Certificate::pem).collect();
-    for target in targets {
-        let write = PlannedWrite::Target(target.target.clone());
-        let keeps_order = plan.unordered.is_none() || target.target.kind.keeps_order();
-        if keeps_order && failures.is_due(&write) {
-            failures.record(write, target.apply(entry, &text).await);
+    let refusal = signers.refusal(&plan.client_bundle);
+    for BundleTarget { target, found } in targets {
+        let write = PlannedWrite::Target(target.clone());
+        let keeps_order = plan.unordered.is_none() || target.kind.keeps_order();
+        if !keeps_order || !failures.is_due(&write) {
+            continue;
         }
+        let refusal = refusal.clone().filter(|_| leaves_namespace(entry, &target));
+        let outcome = match refusal {
+            Some(why) => Err(AgentError::NotOfSigners { target: full_name(entry, &target), why }),
+            None => BundleTarget { target, found }.apply(entry, &text).await,
+        };
+        failures.record(write, outcome);
     }
 }
 

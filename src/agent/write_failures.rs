@@ -109,7 +109,10 @@ impl FailedWrite {
     fn is_request(&self) -> bool {
         !matches!(
             self.error,
-            AgentError::Foreign { .. } | AgentError::NotCreated { .. } | AgentError::NotGranted { .. }
+            AgentError::Foreign { .. }
+                | AgentError::NotCreated { .. }
+                | AgentError::NotGranted { .. }
+                | AgentError::NotOfSigners { .. }
         )
     }
 }

@@ -1,5 +1,6 @@
 //! Flags of the rotation controller, for `trustspan agent` and for `trustspan serve --with-agent`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::SignedDuration;
@@ -38,6 +39,11 @@ pub(super) struct ControllerArgs {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     legacy_copy: Option<bool>,
 
+    /// File with CAs: only these, and CAs that they signed, are written to trust bundle targets in other namespaces and to ClusterTrustBundles.
+    /// It may change while the agent runs. Default: every CA of the source Secret.
+    #[arg(long, value_name = "FILE")]
+    signers: Option<PathBuf>,
+
     /// Restart at most this many workloads of TrustConsumers at the same time, over all namespaces.
     #[arg(long, value_name = "NUMBER", default_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
     max_concurrent_restarts: u16,
@@ -60,6 +66,7 @@ impl ControllerArgs {
             namespaces: self.namespace.clone(),
             poll: self.poll.max(Duration::from_millis(100)),
             legacy_copy: self.legacy_copy,
+            signers: self.signers.clone(),
             max_concurrent_restarts: self.max_concurrent_restarts.into(),
             ..Settings::default()
         }

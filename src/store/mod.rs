@@ -11,6 +11,7 @@ pub mod manifest;
 pub mod objects;
 pub mod poll;
 mod registry_cache;
+pub(crate) mod signers;
 pub mod watch;
 
 pub use health_state::{CheckHandle, HealthState};

@@ -36,6 +36,7 @@ mod secret;
 mod secret_usage;
 mod severities;
 pub(crate) mod signature_verdict;
+mod signers;
 mod tls_consumer;
 
 pub use carry_over::carry_over;
@@ -55,6 +56,7 @@ pub(crate) use secret::{BASE64, decoded, field};
 pub use secret::{CLIENT_LABEL, MANAGED_LABEL, Secret, SecretError};
 pub use secret_usage::{GatewayUse, SecretUsage, UsageKind};
 pub use severities::{FIXED, Level, PUBLISHED, Severities};
+pub(crate) use signers::Signers;
 pub use tls_consumer::TlsConsumer;
 
 use jiff::Timestamp;

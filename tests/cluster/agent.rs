@@ -18,6 +18,7 @@ cases![
     the_clients_bundle_is_distributed,
     a_cluster_trust_bundle_holds_both_cas_before_the_leaf_changes,
     another_ones_cluster_trust_bundle_is_left_alone,
+    a_cluster_trust_bundle_gets_only_cas_of_the_signers,
     a_gateway_that_the_webhook_missed_is_rewritten,
     a_client_that_does_not_follow_is_reported_once,
     what_is_kept_is_refused_to_others,
@@ -208,6 +209,40 @@ fn a_cluster_trust_bundle_holds_both_cas_before_the_leaf_changes(cluster: &Clust
         let tampered = json!({ "spec": { "trustBundle": old.pem() } }).to_string();
         cluster.kubectl(["patch", "clustertrustbundle", &name, "--type=merge", "-p", &tampered]).ok()?;
         wait_for("both CAs again", SOON, || holds(&[&new, &old]))
+    })
+}
+
+fn a_cluster_trust_bundle_gets_only_cas_of_the_signers(cluster: &Cluster) -> Result<()> {
+    cluster.with_temp_ns(|ns| {
+        let mut kept = Kept::new(cluster, ns, "1s")?;
+        let (old, new) = (Authority::new("root 1")?, Authority::new("root 2")?);
+        let name = format!("{ns}-roots");
+        let targets =
+            [json!({ "kind": "ClusterTrustBundle", "name": name }), json!({ "kind": "ConfigMap", "name": "trust" })];
+        kept.set("trustBundleTargets", &json!(targets))?;
+        kept.write_root(&old)?;
+        kept.agents.grant()?;
+        let signers = cluster.temp_dir("signers")?.join("ca.crt");
+        std::fs::write(&signers, old.pem())?;
+        kept.agents.more.push(format!("--signers={}", signers.display()));
+        let _agent = kept.agents.start("a")?;
+        let read = |authorities: &[&Authority]| -> Result<(bool, bool)> {
+            let wanted: String = authorities.iter().map(|authority| authority.pem().replace("\r\n", "\n")).collect();
+            let bundle = cluster.get("clustertrustbundle", ns, &name).unwrap_or_default();
+            let config_map = cluster.get("configmap", ns, "trust").unwrap_or_default();
+            Ok((bundle["spec"]["trustBundle"] == wanted.as_str(), config_map["data"]["ca.crt"] == wanted.as_str()))
+        };
+        wait_for("the first CA in both targets", SOON, || Ok(read(&[&old])? == (true, true)))?;
+        kept.write_root(&new)?;
+        kept.wait_condition("Synced", "NotGranted", &[&name, "CN=root 2"])?;
+        ensure!(read(&[&new, &old])? == (false, true), "expected both CAs in the namespace only");
+        ensure!(read(&[&old])?.0, "the ClusterTrustBundle has changed");
+        let served = cluster.get("secret", ns, "managed")?["data"]["tls.crt"].clone();
+        std::fs::write(&signers, old.pem() + &new.pem())?;
+        wait_for("both CAs in the ClusterTrustBundle", SOON, || Ok(read(&[&new, &old])?.0))?;
+        wait_for("the new serving certificate", SOON, || {
+            Ok(cluster.get("secret", ns, "managed")?["data"]["tls.crt"] != served)
+        })
     })
 }
 

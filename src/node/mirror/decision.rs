@@ -3,9 +3,7 @@
 use jiff::Timestamp;
 
 use crate::health::CheckResult;
-use crate::trust::chain::has_issued;
-use crate::trust::name::brief;
-use crate::trust::{Certificate, content_hash, loadable};
+use crate::trust::{Certificate, Signers, content_hash, loadable};
 
 /// A bundle: certificates in their order.
 #[derive(Clone, Debug)]
@@ -56,36 +54,6 @@ pub(super) enum Source {
     Missing(String),
     /// It cannot be read.
     Unreadable(CheckResult),
-}
-
-/// Whose CAs are written.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Signers {
-    /// All: who may write the source decides.
-    Any,
-    /// These, and the certificates that they signed.
-    Of(Content),
-    /// They cannot be read: why.
-    Unusable(String),
-}
-
-impl Signers {
-    /// Why a bundle is not written: part of a sentence.
-    fn refusal(&self, bundle: &[Certificate]) -> Option<String> {
-        let signers = match self {
-            Self::Any => return None,
-            Self::Of(Content(signers)) => signers,
-            Self::Unusable(why) => return Some(why.clone()),
-        };
-        let is_vouched_for =
-            |ca: &Certificate| signers.iter().any(|signer| signer.der == ca.der || has_issued(signer, ca));
-        let stranger = bundle.iter().find(|ca| !is_vouched_for(ca))?;
-        Some(format!(
-            "{} is in the source, and neither in the file of --signers nor signed by a CA in it. expected only such CAs; add it there if \
-             this node may trust it, or remove it from the source",
-            brief(&stranger.subject)
-        ))
-    }
 }
 
 /// What this process knows from before.
@@ -294,7 +262,7 @@ mod tests {
     #[test]
     fn only_the_cas_of_the_signers_are_written() {
         let (root, other) = (ca("root"), ca("other"));
-        let signers = Signers::Of(content(&[&root]));
+        let signers = Signers::Of(content(&[&root]).0);
         let (issuing, next) = (root.intermediate("issuing", |_| {}), root.intermediate("issuing", |_| {}));
         let renewed = root.renewed(2027, 2050);
         let written = |text: &str, signers: &Signers| match judge(text.as_bytes(), &Disk::Absent, signers, now()) {
@@ -320,7 +288,7 @@ mod tests {
     fn a_signer_of_leaves_only_adds_no_ca() {
         let leaves = ca_with("leaves", |params| params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0)));
         let below = leaves.intermediate("below", |_| {});
-        let signers = Signers::Of(content(&[&leaves]));
+        let signers = Signers::Of(content(&[&leaves]).0);
         let judged = |pem: String| judge(pem.as_bytes(), &Disk::Absent, &signers, now());
         assert!(matches!(judged(text(&[&leaves, &below])), Source::Refused(_)));
         assert!(matches!(judged(text(&[&leaves])), Source::Holds(_)));

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::decision::{self, Cause, Content, Decision, Disk, Memory, Signers, Source};
+use super::decision::{self, Cause, Content, Decision, Disk, Memory, Source};
 use super::metrics::MirrorMetrics;
 use super::source::{Stored, WatchedSource};
 use crate::health::CheckResult;
-use crate::store::atomic_file;
+use crate::store::{atomic_file, signers};
 
 /// The most bytes that are read of a file: more than a Secret can hold.
 const MAX_BYTES: u64 = 4 << 20;
@@ -72,7 +72,9 @@ impl MirroredPath {
             (Some(failure), _) => Source::Unreadable(failure.clone()),
             (None, Stored::Pending) => Source::Pending,
             (None, Stored::Missing(which)) => Source::Missing(which.clone()),
-            (None, Stored::Holds(bytes)) => decision::judge(bytes, &disk, &self.signers(now), now),
+            (None, Stored::Holds(bytes)) => {
+                decision::judge(bytes, &disk, &signers::read(self.signers.as_deref(), now), now)
+            }
         };
         // Read each time, and only if it may be needed: it can appear later.
         let bootstrap = match disk {
@@ -114,17 +116,6 @@ impl MirroredPath {
             self.memory.last = Some(content.clone());
         }
         self.memory.is_current = self.memory.accepted.is_some() && self.memory.accepted == self.memory.last;
-    }
-
-    /// Read each time: the file changes when a signer is added.
-    fn signers(&self, now: Timestamp) -> Signers {
-        let Some(path) = &self.signers else { return Signers::Any };
-        let unusable = |why: &str| Signers::Unusable(format!("--signers {}: {why}", path.display()));
-        match read_disk(path, now) {
-            Disk::Holds(content) => Signers::Of(content),
-            Disk::Absent => unusable("no such file"),
-            Disk::Unusable(why) => unusable(&why),
-        }
     }
 
     fn bootstrap(&self, now: Timestamp) -> Option<Content> {
