@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::{
     issuer::{CANARY, Data, SERVER},
     objects::{self, certificate, gateway, gateway_of, http_route, route},
-    run::summary,
+    run::{finish, summary},
     scenarios::{OTHER, SHOP},
     testbed::{SOON, wait_for},
     upstream,
@@ -24,6 +24,8 @@ pub(crate) const MANAGED_CACERT: &str = "gateway-managed-cacert";
 pub(crate) const PARTNERS_CACERT: &str = "partners-cacert";
 /// A ConfigMap with the same CAs.
 const PARTNERS: &str = "partners";
+/// The Gateway of [`shop`].
+const SHOP_GATEWAY: &str = "gateways.networking.istio.io/shop";
 /// istiod is paused for at least this long, three times `propagationDelays.gateways`.
 const STOPPED: Duration = Duration::from_secs(35);
 
@@ -126,6 +128,29 @@ pub(crate) fn plain_name(world: &mut World<'_>) -> Result<()> {
     let said = dry_run.stdin(gateway(&world.ns, "shop", SHOP, &tls).to_string()).fails()?;
     ensure!(said.contains("admits-everybody"), "expected a dry run to be denied, saw {said}");
     shop(world, &tls)
+}
+
+/// A Gateway that its finalizer keeps. istiod serves it until it is gone, so its changes are judged.
+pub(crate) fn in_deletion(world: &mut World<'_>) -> Result<()> {
+    credential_name(world)?;
+    world.patch(SHOP_GATEWAY, &json!({ "metadata": { "finalizers": ["example.com/hold"] } }))?;
+    world.cluster.kubectl(["delete", "--wait=false", SHOP_GATEWAY]).ns(&world.ns).ok()?;
+    let tls = json!({ "mode": "MUTUAL", "credentialName": SERVER, "caCertCredentialName": SERVER });
+    let change = json!([{ "op": "replace", "path": "/spec/servers/0/tls", "value": tls }]).to_string();
+    let patch = world.cluster.kubectl(["patch", SHOP_GATEWAY, "--type=json", "--patch", &change]).ns(&world.ns);
+    let said = patch.fails()?;
+    ensure!(said.contains("admits-everybody"), "expected the change to be denied, saw {said}");
+    Ok(())
+}
+
+/// The CA is rotated as with any other Gateway. Then it may go.
+pub(crate) fn rotate_and_let_go(world: &mut World<'_>) -> Result<()> {
+    world.step("CA rotated")?;
+    world.rotate_ca()?;
+    finish(world)?;
+    let stored = world.cluster.get("gateways.networking.istio.io", &world.ns, "shop")?;
+    ensure!(stored["metadata"]["deletionTimestamp"].is_string(), "the Gateway is not in deletion: {stored}");
+    world.patch(SHOP_GATEWAY, &json!({ "metadata": { "finalizers": null } }))
 }
 
 /// A server that accepts clients by the hashes of their certificates.
