@@ -9,8 +9,9 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
-use support::{Client, Server, flood, until};
+use support::{Client, OVERLAP, Server, flood, until};
 
 const LIMIT: usize = 20 * 1024 * 1024;
 
@@ -301,6 +302,36 @@ fn judges_a_secret_of_as_many_keys_as_etcd_stores() {
     }
     let took = server.memory("VmHWM") - before;
     assert!(took < 100 << 20, "{took} bytes");
+}
+
+/// A core dump, or a reader of the process's memory, finds no key that was reviewed.
+#[cfg(target_os = "linux")]
+#[test]
+fn no_copy_of_a_private_key_is_in_memory_after_the_answer() {
+    let server = Server::start(&[]);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let (pem, der) = (key.serialize_pem(), key.serialize_der());
+    let encoded = STANDARD.encode(&pem);
+    let middle = |bytes: &[u8]| bytes[bytes.len() / 2..][..OVERLAP].to_vec();
+    let [encoded_part, pem_part, der_part] = [encoded.as_bytes(), pem.as_bytes(), &der].map(middle);
+    let copies = || server.copies(&[&encoded_part, &pem_part, &der_part]);
+    let mut review = review("key");
+    review["request"]["kind"]["kind"] = json!("Secret");
+    review["request"]["object"] = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+        "metadata": { "name": "n", "namespace": "ns", "labels": { "trustspan.dev/guard": "enabled" } },
+        "data": { "tls.crt": STANDARD.encode("no certificate"), "tls.key": encoded },
+    });
+    review["request"]["oldObject"] = review["request"]["object"].clone();
+    let mut client = server.client();
+    for path in ["/mutate", "/validate", "/validate-guarded"] {
+        let answer = client.post(path, "application/json", review.to_string().as_bytes());
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+    // The buffer of the connection has the last request until the next one.
+    assert!(copies()[1..] == [0, 0], "{:?}", copies());
+    drop(client);
+    until("no copy of the key", || copies() == [0, 0, 0]);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -19,6 +20,10 @@ use tempfile::TempDir;
 
 /// Longer than any step takes on a loaded machine, so that a hang fails only the test.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Bytes of memory that are searched at a time, and the most that a text has.
+const PIECE: usize = 1 << 20;
+pub(crate) const OVERLAP: usize = 64;
 
 /// A `trustspan serve -f` on free ports. Killed when dropped.
 pub(crate) struct Server {
@@ -142,6 +147,28 @@ impl Server {
     }
 
     /// Lets the process forget its peak of resident memory.
+    /// How often each text is in the process's memory. A text has at most [`OVERLAP`] bytes.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn copies<const N: usize>(&self, texts: &[&[u8]; N]) -> [usize; N] {
+        let process = format!("/proc/{}", self.child.id());
+        let maps = fs::read_to_string(format!("{process}/maps")).unwrap();
+        let memory = fs::File::open(format!("{process}/mem")).unwrap();
+        let finders = texts.map(memchr::memmem::Finder::new);
+        let (mut counts, mut bytes) = ([0; N], vec![0; PIECE + OVERLAP - 1]);
+        for line in maps.lines().filter(|line| line.contains(" rw")) {
+            let (begin, end) = line.split(' ').next().and_then(|range| range.split_once('-')).unwrap();
+            let [begin, end] = [begin, end].map(|address| u64::from_str_radix(address, 16).unwrap());
+            for at in (begin..end).step_by(PIECE) {
+                // A region may be gone by now. The last bytes are read again with the next piece.
+                let read = memory.read_at(&mut bytes, at).unwrap_or_default();
+                for (count, finder) in counts.iter_mut().zip(&finders) {
+                    *count += finder.find_iter(&bytes[..read]).filter(|found| *found < PIECE).count();
+                }
+            }
+        }
+        counts
+    }
+
     pub(crate) fn reset_peak(&self) {
         fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").unwrap();
     }
