@@ -9,6 +9,7 @@ mod events;
 mod forecast;
 mod gateway_service;
 pub mod generate;
+mod grants;
 mod inventory;
 pub mod journal;
 mod name_list;

@@ -3,11 +3,13 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
+use crate::mirrored_client_ca::{signs_with, write_ca};
 use crate::stage::{expect, istio};
 use crate::testbed::{Authority, Cluster, Kept, Process, SOON, wait_for};
 
 cases![
     gateways_of_another_namespace_neither_stop_a_rotation_nor_fill_the_status,
+    a_gateway_of_another_namespace_with_its_own_cas_stops_a_rotation_only_by_a_grant,
     a_status_that_is_refused_for_its_size_is_reduced_and_stops_no_step,
 ];
 
@@ -50,6 +52,52 @@ fn gateways_of_another_namespace_neither_stop_a_rotation_nor_fill_the_status(clu
         println!("{many} Gateways with {HOSTS} hosts each: status of {before} bytes before a rotation, {after} after");
         ensure!(kept.events("StatusNotWritten")?.is_empty(), "a status could not be written");
         Ok(())
+    };
+    cluster.with_temp_ns(|ns| cluster.with_temp_ns(|hostile| test(ns, hostile)))
+}
+
+fn a_gateway_of_another_namespace_with_its_own_cas_stops_a_rotation_only_by_a_grant(cluster: &Cluster) -> Result<()> {
+    let test = |ns: &str, hostile: &str| {
+        let kept = &Kept::new(cluster, ns, "1s")?;
+        kept.set("workloadLabels", &json!({ "istio": ns }))?;
+        kept.set("caSecretRef", &json!({ "name": "ca" }))?;
+        kept.set("issuerSecretName", &json!("issuer"))?;
+        let (first, second, third) = (Authority::new("ca 1")?, Authority::new("ca 2")?, Authority::new("ca 3")?);
+        write_ca(kept, &first)?;
+        kept.write_root(&first)?;
+        let mut gateway = istio("hostile", "root", ns);
+        gateway["spec"]["servers"][0]["tls"]["caCertCredentialName"] = json!(format!("configmap://{hostile}/none"));
+        cluster.apply(hostile, &gateway.to_string())?;
+        kept.agents.grant()?;
+        let _agent = kept.agents.start("a")?;
+        kept.wait_phase("Steady")?;
+        let (gateway, ungranted) =
+            (format!("Gateway {hostile}/hostile"), format!("no ReferenceGrant in namespace {ns}"));
+        kept.wait_condition("TrustSourcesCurrent", "Current", &[&gateway, &ungranted])?;
+        write_ca(kept, &second)?;
+        wait_for("the issuer to sign with the new CA", SOON, || signs_with(kept, &second))?;
+        ensure!(!kept.status()?["waits"].to_string().contains(&gateway), "a step waits for {gateway}");
+
+        // By a grant the same Gateway is waited for.
+        let grant = json!({
+            "apiVersion": "gateway.networking.k8s.io/v1beta1", "kind": "ReferenceGrant", "metadata": { "name": "hostile" },
+            "spec": {
+                "from": [{ "group": "networking.istio.io", "kind": "Gateway", "namespace": hostile }],
+                "to": [{ "group": "", "kind": "Secret", "name": "root" }],
+            },
+        });
+        cluster.apply(ns, &grant.to_string())?;
+        kept.wait_condition("TrustSourcesCurrent", "UnreadableTrust", &[&gateway])?;
+        write_ca(kept, &third)?;
+        wait_for("the issuer to wait for the Gateway", SOON, || {
+            let status = kept.status()?;
+            let mut waits = status["waits"].as_array().into_iter().flatten();
+            let names_it = |wait: &Value| wait["reason"].as_str().is_some_and(|reason| reason.contains(&gateway));
+            Ok(waits.any(|wait| wait["step"] == "PromoteIssuer" && wait["needsAction"] == true && names_it(wait)))
+        })?;
+        ensure!(signs_with(kept, &second)?, "the issuer did not wait");
+        cluster.kubectl(["delete", "referencegrants.gateway.networking.k8s.io", "hostile"]).ns(ns).ok()?;
+        wait_for("the issuer to sign with the third CA", SOON, || signs_with(kept, &third))
     };
     cluster.with_temp_ns(|ns| cluster.with_temp_ns(|hostile| test(ns, hostile)))
 }

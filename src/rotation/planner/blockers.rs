@@ -252,6 +252,18 @@ fn readers(view: &View<'_>) -> Option<TrustSourceBlocker> {
     Some(blocker)
 }
 
+/// Gateways of other namespaces for which no step waits, and what would change that: sentences.
+pub(super) fn ungranted(view: &View<'_>) -> Option<String> {
+    let ungranted = view.snapshot.readers.iter().filter(|reader| reader.is_ungranted);
+    let named = few(ungranted.map(|reader| reader.object.as_str()))?;
+    let (entry, managed) = (view.entry, view.entry.managed_name());
+    Some(format!(
+        "No step waits for {named}: no ReferenceGrant in namespace {} lets other namespaces use Secret {managed} there. Clients may be \
+         rejected where it is used with another certificate or another source of CAs. Add a ReferenceGrant to have steps wait",
+        entry.namespace
+    ))
+}
+
 /// Sources that no Gateway names any more. Proxies use them until the propagation delay is over.
 fn unnamed_sources<'v>(view: &'v View<'_>) -> impl Iterator<Item = TrustSourceBlocker> + 'v {
     let delay = view.entry.policy.propagation_delays.gateways;
