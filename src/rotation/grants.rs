@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::api::{Kind, SourceKind};
 
 const GATEWAY_API: &str = "gateway.networking.k8s.io";
-const ISTIO: &str = "networking.istio.io";
+const ENVOY_GATEWAY: &str = "gateway.envoyproxy.io";
 
 /// All ReferenceGrants that are known.
 #[derive(Clone, Debug, Default)]
@@ -52,8 +52,10 @@ impl Referrer {
 }
 
 impl Target {
-    fn covers(&self, kind: SourceKind, name: &str) -> bool {
-        self.group.is_empty() && self.kind == kind.name() && self.name.as_deref().is_none_or(|only| only == name)
+    /// Whether it covers an object of a kind, or all of them.
+    fn covers(&self, (group, kind): (&str, &str), name: Option<&str>) -> bool {
+        (self.group.as_str(), self.kind.as_str()) == (group, kind)
+            && (self.name.is_none() || self.name.as_deref() == name)
     }
 }
 
@@ -94,20 +96,25 @@ impl Grants {
 
     /// Whether a Secret or ConfigMap may be used by an object: in the same namespace, or by a grant.
     pub(crate) fn allow(&self, from: &Referrer, kind: SourceKind, namespace: &str, name: &str) -> bool {
+        from.namespace == namespace || self.allow_any(from, ("", kind.name()), namespace, Some(name))
+    }
+
+    /// Whether a grant lets an object use another one of a group and kind, or all of them.
+    pub(crate) fn allow_any(&self, from: &Referrer, kind: (&str, &str), namespace: &str, name: Option<&str>) -> bool {
         let gateways = Referrer::gateways(&from.namespace);
-        let is_from = |known: &Referrer| known == from || from.group != ISTIO && *known == gateways;
-        let mut grants = self.to(kind, namespace, name);
-        from.namespace == namespace || grants.any(|grant| grant.from.iter().any(is_from))
+        let is_like_a_gateway = [GATEWAY_API, ENVOY_GATEWAY].contains(&from.group.as_str());
+        let is_from = |known: &Referrer| known == from || is_like_a_gateway && *known == gateways;
+        self.to(kind, namespace, name).any(|grant| grant.from.iter().any(is_from))
     }
 
     /// The namespaces whose Gateways of the Gateway API may use a Secret or ConfigMap.
     pub(crate) fn gateway_namespaces(&self, kind: SourceKind, namespace: &str, name: &str) -> BTreeSet<&str> {
-        let from = self.to(kind, namespace, name).flat_map(|grant| &grant.from);
+        let from = self.to(("", kind.name()), namespace, Some(name)).flat_map(|grant| &grant.from);
         let gateways = from.filter(|from| **from == Referrer::gateways(&from.namespace));
         gateways.map(|from| from.namespace.as_str()).collect()
     }
 
-    fn to(&self, kind: SourceKind, namespace: &str, name: &str) -> impl Iterator<Item = &Grant> {
+    fn to(&self, kind: (&str, &str), namespace: &str, name: Option<&str>) -> impl Iterator<Item = &Grant> {
         let covers = move |grant: &&Grant| {
             grant.namespace == namespace && grant.to.iter().any(|target| target.covers(kind, name))
         };

@@ -103,6 +103,12 @@ impl Inventory {
         }
     }
 
+    /// The ReferenceGrants.
+    #[cfg(feature = "edge")]
+    pub(crate) fn grants(&self) -> &Grants {
+        &self.grants
+    }
+
     /// The namespaces that were seen without label `trustspan.dev/guard: enabled`.
     pub fn unguarded(&self) -> &BTreeSet<String> {
         &self.unguarded

@@ -49,6 +49,8 @@ pub struct TlsReader {
     pub selects_others: bool,
     /// The annotation by which cert-manager makes its Certificate, so the webhook does not rewrite it.
     pub issuer_annotation: Option<&'static str>,
+    /// The objects with CAs that it uses without the consent of their owners: no ReferenceGrant in their namespace lets it use them.
+    pub ungranted_sources: Vec<SourceName>,
     /// It is in another namespace, and no ReferenceGrant lets it use the GatewaySecret's Secrets: what it reads and presents does not count.
     pub is_ungranted: bool,
 }
@@ -127,11 +129,19 @@ pub fn readers<'o>(entry: &Entry, objects: impl IntoIterator<Item = &'o Value>, 
             with_parents_frontend(object, &objects).into_iter().chain(with_targets_listeners(object, &objects));
         let joined: Vec<_> = joined.collect();
         let parts = if joined.is_empty() { vec![*object] } else { joined.iter().collect() };
-        for reader in parts.into_iter().flat_map(|object| readers_of(entry, object, pods)) {
+        let from = referrer(object);
+        for mut reader in parts.into_iter().flat_map(|object| readers_of(entry, object, pods)) {
+            let is_ungranted = |source: &&&SourceName| {
+                let SourceName { kind, namespace, name } = source;
+                *namespace != entry.namespace && !grants.allow(&from, *kind, namespace, name)
+            };
+            let named = std::slice::from_ref(&reader);
+            reader.ungranted_sources =
+                sources(named).iter().filter(is_ungranted).map(|source| (*source).clone()).collect();
             if readers.iter().any(|known| known.reads_as(&reader)) {
                 continue;
             }
-            if !is_granted(entry, object, &grants) {
+            if !is_granted(entry, &from, &grants) {
                 if ungranted.len() < READERS {
                     ungranted.extend(reader.reduced());
                 }
@@ -149,13 +159,16 @@ pub fn readers<'o>(entry: &Entry, objects: impl IntoIterator<Item = &'o Value>, 
     readers
 }
 
+/// The object as ReferenceGrants name it.
+fn referrer(object: &Value) -> Referrer {
+    Referrer::new(Kind::of_value(object), object["metadata"]["namespace"].as_str().unwrap_or_default())
+}
+
 /// Whether an object may use a GatewaySecret's Secrets by the consent of their owner: it is in their namespace, or a ReferenceGrant there names
 /// its kind and namespace. istiod asks for one only where the proxy runs in the other namespace: an Istio Gateway or DestinationRule of any
 /// namespace applies to the proxies that it selects.
-fn is_granted(entry: &Entry, object: &Value, grants: &Grants) -> bool {
-    let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
-    let from = Referrer::new(Kind::of_value(object), namespace);
-    let may_use = |name| grants.allow(&from, SourceKind::Secret, &entry.namespace, name);
+fn is_granted(entry: &Entry, from: &Referrer, grants: &Grants) -> bool {
+    let may_use = |name| grants.allow(from, SourceKind::Secret, &entry.namespace, name);
     [entry.source_name(), entry.managed_name()].into_iter().any(may_use)
 }
 
@@ -206,6 +219,7 @@ fn readers_of(entry: &Entry, object: &Value, pods: &[&Value]) -> Vec<TlsReader> 
             is_exported: own.iter().any(is_exported),
             selects_others: own.iter().any(|named| selects_others(&named.place, entry)),
             issuer_annotation: settings.issuer_annotation,
+            ungranted_sources: Vec::new(),
             is_ungranted: false,
         });
     }
@@ -295,6 +309,7 @@ impl TlsReader {
             is_exported: false,
             selects_others: false,
             issuer_annotation: None,
+            ungranted_sources: Vec::new(),
             is_ungranted: false,
         }
     }
@@ -319,7 +334,10 @@ impl TlsReader {
             [is_client, presents_source, names_managed, opted_out, is_exported, selects_others].map(|flag| *flag)
         };
         let read = |reader: &Self| (flags(reader), reader.issuer_annotation, reader.trust.clone());
-        read(self) == read(other) && self.presents_also == other.presents_also && self.pins == other.pins
+        read(self) == read(other)
+            && self.presents_also == other.presents_also
+            && self.pins == other.pins
+            && self.ungranted_sources == other.ungranted_sources
     }
 }
 
@@ -394,7 +412,7 @@ pub fn other_selectors<'o>(
         });
         selectors.collect::<Vec<_>>()
     };
-    objects.into_iter().filter(|object| is_granted(entry, object, &grants)).flat_map(of).collect()
+    objects.into_iter().filter(|object| is_granted(entry, &referrer(object), &grants)).flat_map(of).collect()
 }
 
 fn selects_others(place: &Place<'_>, entry: &Entry) -> bool {
@@ -497,6 +515,22 @@ mod tests {
         }
         let as_intended = gateway("apps", ingress(), json!({"mode": "SIMPLE", "credentialName": "gw"}));
         assert_eq!(readers(&entry, [&as_intended], &[]).len(), 1, "nothing is taken from it");
+    }
+
+    #[test]
+    fn a_source_in_another_namespace_is_granted_by_its_owner() {
+        let tls = json!({"mode": "MUTUAL", "credentialName": "gw", "caCertCredentialName": "configmap://apps/cas"});
+        let object = gateway("mesh", ingress(), tls);
+        let mut from_mesh = grant("Gateway", "cas");
+        from_mesh["metadata"]["namespace"] = json!("apps");
+        from_mesh["spec"]["from"][0]["namespace"] = json!("mesh");
+        from_mesh["spec"]["to"][0]["kind"] = json!("ConfigMap");
+        let ungranted =
+            |grant: &Value| readers(&entry("mesh", "root", "gw"), [&object, grant], &[]).remove(1).ungranted_sources;
+        assert_eq!(ungranted(&json!({})), [SourceName::config_map("apps", "cas")]);
+        assert_eq!(ungranted(&from_mesh), []);
+        from_mesh["spec"]["to"][0]["kind"] = json!("Secret");
+        assert_eq!(ungranted(&from_mesh).len(), 1, "a grant to another kind");
     }
 
     #[test]

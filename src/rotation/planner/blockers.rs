@@ -227,7 +227,7 @@ pub(super) fn unlisted_clients(view: &View<'_>) -> Option<String> {
     if let Some(names) = few(unlisted().filter(|namespace| until(namespace).is_none())) {
         return Some(format!(
             "The agent cannot list Certificates in {names} (spec.clients.namespaces), so clients there are unknown. Apply the output of \
-             trustspan rbac"
+             trustspan rbac with --allow-namespace for each"
         ));
     }
     let (names, until) = (few(deleted().map(|(name, _)| name))?, deleted().map(|(_, until)| until).max()?);

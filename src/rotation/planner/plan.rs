@@ -265,13 +265,17 @@ fn trust_sources(view: &View<'_>) -> Vec<TrustSourceUse> {
         for source in sources.iter().cloned().chain(also).filter(|source| !own.contains(source)) {
             let used_by = format!("{} {}", reader.object, reader.field);
             let accepts_clients = versions_in_use(view, &source).any(|version| !version.trust.is_empty());
+            let granted = !reader.ungranted_sources.contains(&source);
             let SourceName { kind, namespace, name } = source;
-            let found = TrustSourceUse { kind: kind.name().to_owned(), namespace, name, used_by, accepts_clients };
+            let found =
+                TrustSourceUse { kind: kind.name().to_owned(), namespace, name, used_by, accepts_clients, granted };
             let is_same = |known: &TrustSourceUse| {
                 (&known.kind, &known.namespace, &known.name) == (&found.kind, &found.namespace, &found.name)
             };
-            if uses.len() < LISTED && !uses.iter().any(is_same) {
-                uses.push(found);
+            match uses.iter().position(is_same) {
+                Some(known) if granted && !uses[known].granted => uses[known] = found,
+                None if uses.len() < LISTED => uses.push(found),
+                _ => {}
             }
         }
     }
