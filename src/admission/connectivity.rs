@@ -51,9 +51,8 @@ fn finding_on(entry: &Entry, source: &TrustSourceUse, broken: Broken, severities
     let mut finding = finding(entry, broken, severities)?;
     if !source.is_granted_to(&entry.namespace) && finding.severity == Severity::Deny {
         finding.severity = Severity::Warn;
-        // At the beginning: the API server shortens warnings.
-        let why = format!("not rejected, since no ReferenceGrant in namespace {} allows that use: ", source.namespace);
-        finding.message.insert_str(0, &why);
+        // At the beginning, and short: warnings have a limit.
+        finding.message.insert_str(0, "not rejected without a ReferenceGrant: ");
     }
     Some(finding)
 }
