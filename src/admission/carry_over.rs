@@ -38,7 +38,8 @@ pub(super) fn bundle(
 fn concerned<'r>(object: &'r Json<'_>, namespace: &'r str, registry: &'r Registry) -> Vec<&'r Entry> {
     let metadata = &object["metadata"];
     let name = metadata["name"].as_str().unwrap_or_default();
-    let readers = registry.readers_of("Secret", namespace, name).map(|(entry, _)| entry);
+    let readers = registry.readers_of("Secret", namespace, name);
+    let readers = readers.filter(|(entry, source)| source.is_granted_to(&entry.namespace)).map(|(entry, _)| entry);
     let named = registry.role(namespace, name).map(|(entry, _)| entry);
     let declared = connectivity::declared(metadata["labels"][CLIENT_LABEL].as_str(), namespace, registry);
     readers.chain(named).chain(declared).collect()
@@ -137,6 +138,7 @@ mod tests {
                 name: "cas".to_owned(),
                 used_by: "Gateway apps/public spec.servers[0]".to_owned(),
                 accepts_clients: true,
+                granted: true,
             }];
             object["metadata"]["name"] = json!(name);
             bundle(&object, &secret("true", &[&old]), namespace, &Registry::new([entry]), now()).is_some()

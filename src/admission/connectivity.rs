@@ -41,9 +41,20 @@ fn of_new_sibling(write: &SecretWrite<'_>, new: &ParsedSecret<'_>) -> Vec<Findin
         let distrust = &entry.spec.distrusted_cas;
         let (field, message) = connectivity::sibling(None, new, &entry.status, distrust, namespace, write.now)?;
         let message = format!("{message}. {} takes its clients' CAs from it instead of Secret {stem}", source.used_by);
-        finding(entry, (field, message), &write.severities)
+        finding_on(entry, source, (field, message), &write.severities)
     });
     found.collect()
+}
+
+/// A finding on a source of trust. Without the consent of its owner it only warns: naming an object gives no say about who may change it.
+fn finding_on(entry: &Entry, source: &TrustSourceUse, broken: Broken, severities: &Severities) -> Option<Finding> {
+    let mut finding = finding(entry, broken, severities)?;
+    if !source.is_granted_to(&entry.namespace) && finding.severity == Severity::Deny {
+        finding.severity = Severity::Warn;
+        // At the beginning, and short: warnings have a limit.
+        finding.message.insert_str(0, "not rejected without a ReferenceGrant: ");
+    }
+    Some(finding)
 }
 
 /// The connections of the GatewaySecret to which the Secret belongs, or of those to whose gateways it connects.
@@ -139,7 +150,7 @@ pub(super) fn of_source(
             (None, _) => return None,
         };
         let message = format!("{message}. {} takes its clients' CAs from it", source.used_by);
-        finding(entry, (field, message), severities)
+        finding_on(entry, source, (field, message), severities)
     });
     found.collect()
 }

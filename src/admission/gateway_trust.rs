@@ -33,7 +33,7 @@ fn names_without_cas<'a>(kind: Kind<'_>, object: &'a Json<'a>) -> Vec<(String, &
 }
 
 /// Servers with a managed certificate that take their clients' CAs from another object, for which every rotation has to
-/// wait.
+/// wait if they are granted that.
 pub(super) fn notes(kind: Kind<'_>, object: &Json<'_>, namespace: &str, registry: &Registry) -> Vec<String> {
     if !can_trust_another_source(kind, object) {
         return Vec::new();
@@ -48,7 +48,14 @@ pub(super) fn notes(kind: Kind<'_>, object: &Json<'_>, namespace: &str, registry
             TrustSource::ConfigMap { namespace, name } => format!("ConfigMap {namespace}/{name}"),
             TrustSource::Unknowable(what) => (*what).to_owned(),
         };
-        Some(format!("{}: client CAs come from {source}; rotations of {} wait for it", settings.field(), entry.name))
+        let Entry { namespace: own, name, .. } = entry;
+        let wait = match own == namespace {
+            true => format!("rotations of {name} wait for it"),
+            false => {
+                format!("rotations of {own}/{name} wait for it only if a ReferenceGrant in namespace {own} allows that")
+            }
+        };
+        Some(format!("{}: client CAs come from {source}; {wait}", settings.field()))
     };
     let mut notes: Vec<_> = tls_settings(kind, object, namespace).into_iter().filter_map(of).collect();
     notes.dedup();
@@ -112,12 +119,17 @@ mod tests {
     #[test]
     fn warns_about_another_source_of_cas_only_with_a_managed_certificate() {
         let registry = Registry::new([entry("mesh", "root", "gw")]);
-        let of = |tls: Json<'static>| notes(Kind::of(&gateway(json!({}))), &gateway(tls), "apps", &registry);
+        let in_namespace = |namespace: &str, tls: Json<'static>| {
+            notes(Kind::of(&gateway(json!({}))), &gateway(tls), namespace, &registry)
+        };
+        let of = |tls: Json<'static>| in_namespace("mesh", tls);
         for name in ["root", "gw"] {
             let tls =
                 json!({"mode": "MUTUAL", "credentialName": name, "caCertCredentialName": "configmap://apps/partners"});
             let expected = "spec.servers[0].tls.caCertCredentialName: client CAs come from ConfigMap apps/partners; rotations of gw wait for it";
-            assert_eq!(of(tls), [expected]);
+            assert_eq!(of(tls.clone()), [expected]);
+            let elsewhere = in_namespace("apps", tls);
+            assert!(elsewhere[0].contains("only if a ReferenceGrant in namespace mesh"), "{elsewhere:?}");
         }
         assert_eq!(of(json!({"mode": "MUTUAL", "credentialName": "gw"})), [""; 0]);
         assert_eq!(

@@ -352,7 +352,7 @@ mod tests {
     fn a_gateway_with_another_selector_reads_if_it_selects_a_pod_there() {
         let (entry, mut snapshot) = probed();
         let second = json!({
-            "apiVersion": "networking.istio.io/v1", "kind": "Gateway", "metadata": {"namespace": "apps", "name": "second"},
+            "apiVersion": "networking.istio.io/v1", "kind": "Gateway", "metadata": {"namespace": "mesh", "name": "second"},
             "spec": {"selector": {"istio": "second"}, "servers": [{"tls": {"mode": "MUTUAL", "credentialName": "root"}}]},
         });
         let asked = other_selectors(&entry, [&second]);

@@ -188,7 +188,7 @@ impl AgentError {
         if self.has_code(403) {
             return format!(
                 "The agent lacks a permission. Grant it: kubectl get trustspan,certificates,issuers,clusterissuers -A -o yaml | trustspan rbac -f - | kubectl apply -f -. \
-                 The API server's answer: {self}"
+                 It prints no rights in other namespaces without consent, and says which. The API server's answer: {self}"
             );
         }
         let message = self.to_string();

@@ -6,6 +6,7 @@ mod backoff;
 mod budget;
 mod cluster_snapshot;
 mod cluster_state;
+mod consent;
 mod consumer_metrics;
 mod desired_object;
 pub mod directory;
@@ -61,8 +62,9 @@ use rollouts::RolloutStatuses;
 
 pub use apply::reissue;
 pub use cluster_state::issued_ca;
+pub use consent::Consent;
 pub use error::AgentError;
-pub use rbac::{ServiceAccount, consumer_role, reader_role, role};
+pub use rbac::{Rights, ServiceAccount, consumer_role, reader_role, role};
 
 /// Field manager of the agent's writes.
 const FIELD_MANAGER: &str = "trustspan-agent";

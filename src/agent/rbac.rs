@@ -1,11 +1,11 @@
 //! The permissions that the agent needs for one GatewaySecret or TrustConsumer. It cannot grant them to itself: an administrator applies them.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
 use serde_json::{Value, json};
 
+use super::consent::{Consent, OtherNamespaces};
 use super::permission::INJECT;
 use super::{cluster_state, owned_objects};
 use crate::api::names::{CACERT_SUFFIX, journal_name};
@@ -87,19 +87,30 @@ pub fn consumer_role(namespace: &str, name: &str, spec: &TrustConsumerSpec, acco
 /// each write of such an object with failurePolicy Fail (docs/adr/0032).
 const GUARD: &str = "guard";
 
+/// The rights that a GatewaySecret needs.
+#[derive(Clone, Debug)]
+pub struct Rights {
+    /// Roles and their bindings.
+    pub objects: Vec<Value>,
+    /// The rights that have no consent, each with what gives it: whole sentences.
+    pub left_out: Vec<String>,
+}
+
 /// A Role and its binding for each namespace. They include Secrets by name only, and cert-manager's certificates, which
 /// are public.
-pub fn role(entry: &Entry, account: &ServiceAccount) -> Vec<Value> {
+///
+/// Who may write a GatewaySecret chooses names in other namespaces. A right there needs the consent of their owner or of the operator.
+pub fn role(entry: &Entry, account: &ServiceAccount, consent: &Consent) -> Rights {
     let journal = json!([journal_name(&entry.name)]);
     let workloads = WorkloadKind::ALL.map(WorkloadKind::plural);
-    let mut other_namespaces: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+    let mut others = OtherNamespaces::new(entry, consent);
     for namespace in entry.client_namespaces().skip(1) {
-        other_namespaces.entry(namespace).or_default().extend(certificate_rules());
+        certificate_rules().into_iter().for_each(|rule| others.add(namespace, rule));
     }
     for namespace in entry.ca_namespaces() {
-        let rules = other_namespaces.entry(namespace).or_default();
-        rules.extend(secret_rules(entry, namespace));
-        rules.push(
+        secret_rules(entry, namespace).into_iter().for_each(|rule| others.add(namespace, rule));
+        others.add(
+            namespace,
             json!({ "apiGroups": ["cert-manager.io"], "resources": ["certificates"], "verbs": ["list", "watch"] }),
         );
     }
@@ -155,37 +166,41 @@ pub fn role(entry: &Entry, account: &ServiceAccount) -> Vec<Value> {
         let rule = by_name(resource, json!([source.name]), json!(["get", GUARD]));
         match source.namespace == entry.namespace {
             true => rules.push(rule),
-            false => other_namespaces.entry(&source.namespace).or_default().push(rule),
+            false => others.add_if(&source.namespace, rule, |_| source.granted),
         }
     }
     // The owner of another namespace creates the target there, so the agent needs no right to create it.
     for target in &entry.spec.trust_bundle_targets {
         if let Some(namespace) = &target.namespace {
-            let rule = by_name("configmaps", json!([target.name]), json!(["get", "patch"]));
-            other_namespaces.entry(namespace).or_default().push(rule);
+            others.add(namespace, by_name("configmaps", json!([target.name]), json!(["get", "patch"])));
         }
     }
-    let cluster_wide = entry
-        .spec
-        .trust_bundle_targets
-        .iter()
-        .filter(|target| target.kind == TrustBundleTargetKind::ClusterTrustBundle);
-    let cluster_wide: Vec<_> = cluster_wide.map(|target| target.name.as_str()).collect();
     let name = format!("trustspan-agent-{}", entry.name);
     // GatewaySecrets of several namespaces can need Roles in the same namespace. Their names contain no colon, so these names are unique.
     let foreign = format!("trustspan-agent:{}:{}", entry.namespace, entry.name);
-    let own = role_and_binding(&entry.namespace, &name, rules, account);
-    let others = other_namespaces
-        .into_iter()
-        .flat_map(|(namespace, rules)| role_and_binding(namespace, &foreign, rules, account));
-    let bundles = (!cluster_wide.is_empty()).then(|| {
+    let mut objects = role_and_binding(&entry.namespace, &name, rules, account).to_vec();
+    let (rules, mut left_out) = others.finish();
+    objects
+        .extend(rules.into_iter().flat_map(|(namespace, rules)| role_and_binding(namespace, &foreign, rules, account)));
+    let bundles = entry.spec.trust_bundle_targets.iter();
+    let bundles = bundles.filter(|target| target.kind == TrustBundleTargetKind::ClusterTrustBundle);
+    let (allowed, other): (Vec<_>, Vec<_>) =
+        bundles.map(|target| target.name.as_str()).partition(|name| consent.allows_cluster_trust_bundle(name));
+    left_out.extend(other.iter().map(|bundle| {
+        format!(
+            "GatewaySecret {}/{} gets no right to create, get, patch ClusterTrustBundle {bundle}: every pod of the cluster can use it. If that is \
+             right, add --allow-cluster-trust-bundle {bundle}",
+            entry.namespace, entry.name
+        )
+    }));
+    if !allowed.is_empty() {
         let rule = json!({
-            "apiGroups": ["certificates.k8s.io"], "resources": ["clustertrustbundles"], "resourceNames": cluster_wide,
+            "apiGroups": ["certificates.k8s.io"], "resources": ["clustertrustbundles"], "resourceNames": allowed,
             "verbs": ["create", "get", "patch"],
         });
-        scoped_role_and_binding("Cluster", json!({ "name": foreign }), vec![rule], account)
-    });
-    own.into_iter().chain(others).chain(bundles.into_iter().flatten()).collect()
+        objects.extend(scoped_role_and_binding("Cluster", json!({ "name": foreign }), vec![rule], account));
+    }
+    Rights { objects, left_out }
 }
 
 /// The Secrets in its namespace from which gateways take CAs: the managed Secret, under an earlier name too, and their `-cacert` siblings.
@@ -259,7 +274,9 @@ mod tests {
     use crate::registry::tests::entry;
 
     fn role(entry: &Entry) -> Vec<Value> {
-        super::role(entry, &ServiceAccount::default())
+        let rights = super::role(entry, &ServiceAccount::default(), &Consent::to_everything());
+        assert_eq!(rights.left_out, [""; 0]);
+        rights.objects
     }
 
     #[test]
@@ -356,6 +373,7 @@ mod tests {
             name: "partners".to_owned(),
             used_by: String::new(),
             accepts_clients: true,
+            granted: false,
         };
         entry.status.trust_sources = vec![source("Secret", "mesh"), source("ConfigMap", "apps")];
         let roles = role(&entry);
@@ -406,6 +424,109 @@ mod tests {
         );
         let own = json!(["gateway", "gateway-cacert", "root", "root-cacert"]);
         assert_eq!(secrets("mesh")[0], (own, json!("get")));
+    }
+
+    /// A GatewaySecret of a tenant that names objects of others.
+    fn hostile() -> Entry {
+        let mut entry = entry("tenant", "root", "gateway");
+        entry.spec.clients.namespaces = vec!["shop".to_owned()];
+        let secret = |namespace: &str, name: &str| {
+            Some(crate::api::SecretRef { namespace: Some(namespace.to_owned()), name: name.to_owned() })
+        };
+        entry.resolved.ca_secret_ref = secret("kube-system", "bootstrap-token-abcdef");
+        entry.spec.clients.ca_secret_ref = secret("argocd", "argocd-initial-admin-secret");
+        entry.spec.issuer_secret_name = Some("etcd-ca".to_owned());
+        let target = |kind, namespace: Option<&str>, name: &str| crate::api::TrustBundleTarget {
+            kind,
+            namespace: namespace.map(str::to_owned),
+            name: name.to_owned(),
+            key: "ca.crt".to_owned(),
+        };
+        entry.spec.trust_bundle_targets = vec![
+            target(TrustBundleTargetKind::ConfigMap, Some("kube-system"), "coredns"),
+            target(TrustBundleTargetKind::ClusterTrustBundle, None, "roots"),
+        ];
+        let source = |namespace: &str, granted: bool| TrustSourceUse {
+            kind: "Secret".to_owned(),
+            namespace: namespace.to_owned(),
+            name: "cas".to_owned(),
+            used_by: String::new(),
+            accepts_clients: true,
+            granted,
+        };
+        entry.status.trust_sources =
+            vec![source("argocd", false), source("partners", true), source("kube-system", true)];
+        entry
+    }
+
+    /// The rights outside of the namespace of the GatewaySecret: namespace, resource, names.
+    fn elsewhere(rights: &Rights) -> Vec<String> {
+        let is_elsewhere = |object: &&Value| {
+            object["kind"] != "RoleBinding"
+                && object["kind"] != "ClusterRoleBinding"
+                && object["metadata"]["namespace"] != "tenant"
+        };
+        let of = |object: &Value| {
+            let namespace = object["metadata"]["namespace"].as_str().unwrap_or("cluster").to_owned();
+            let rules = object["rules"].as_array().cloned().unwrap_or_default().into_iter();
+            let text = move |rule: Value| format!("{namespace} {} {}", rule["resources"][0], rule["resourceNames"]);
+            rules.map(text).collect::<Vec<_>>()
+        };
+        let mut rights: Vec<_> = rights.objects.iter().filter(is_elsewhere).flat_map(of).collect();
+        rights.dedup();
+        rights
+    }
+
+    #[test]
+    fn names_of_tenants_grant_nothing_in_other_namespaces_and_each_is_reported() {
+        let hostile = hostile();
+        let rights = super::role(&hostile, &ServiceAccount::default(), &Consent::default());
+        let of_partners = r#"partners "secrets" ["cas"]"#.to_owned();
+        assert_eq!(elsewhere(&rights), [of_partners], "the status has the consent of its owner");
+        let said = rights.left_out.join("\n");
+        for words in [
+            "argocd: get, list, watch secrets argocd-initial-admin-secret, etcd-ca; update secrets etcd-ca; list, watch certificates; get, guard secrets cas",
+            "kube-system: get, list, watch secrets bootstrap-token-abcdef",
+            "get, patch configmaps coredns",
+            "shop: list, watch certificates; patch certificates/status; list certificaterequests",
+            "get, patch ClusterTrustBundle roots",
+            "--allow-namespace argocd, or let the owner",
+            "it is the control plane's",
+            "--allow-cluster-trust-bundle roots",
+        ] {
+            assert!(said.contains(words), "{words:?} not in:\n{said}");
+        }
+        assert_eq!(rights.left_out.len(), 4, "{said}");
+    }
+
+    #[test]
+    fn a_grant_gives_rights_on_what_it_names_and_none_in_kube_system() {
+        let grant = |namespace: &str, to: Value| {
+            let from = json!([{"group": "trustspan.dev", "kind": "GatewaySecret", "namespace": "tenant"}]);
+            json!({
+                "apiVersion": "gateway.networking.k8s.io/v1beta1", "kind": "ReferenceGrant",
+                "metadata": {"namespace": namespace}, "spec": {"from": from, "to": to},
+            })
+        };
+        let of_secrets = json!([{"group": "", "kind": "Secret"}]);
+        let objects = [
+            grant("argocd", json!([{"group": "", "kind": "Secret", "name": "etcd-ca"}])),
+            grant("shop", json!([{"group": "cert-manager.io", "kind": "Certificate"}])),
+            grant("kube-system", of_secrets),
+        ];
+        let with = |namespaces: &[String], bundles: &[String]| {
+            let consent = Consent::new(namespaces, bundles, crate::rotation::Grants::of(&objects));
+            elsewhere(&super::role(&hostile(), &ServiceAccount::default(), &consent)).join("\n")
+        };
+        let granted = with(&[], &[]);
+        assert!(granted.contains(r#"argocd "secrets" ["etcd-ca"]"#) && granted.contains(r#"shop "certificates" null"#));
+        assert!(!granted.contains("initial-admin") && !granted.contains("kube-system"), "{granted}");
+        let allowed = with(&["kube-system".to_owned()], &["roots".to_owned()]);
+        assert!(
+            allowed.contains("coredns") && allowed.contains(r#"cluster "clustertrustbundles" ["roots"]"#),
+            "{allowed}"
+        );
+        assert!(!allowed.contains("initial-admin"), "{allowed}");
     }
 
     #[test]

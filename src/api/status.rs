@@ -249,6 +249,17 @@ pub struct TrustSourceUse {
     /// Whether it holds a CA of this GatewaySecret, so that declared clients are accepted by it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub accepts_clients: bool,
+    /// Whether the owner of the object consents to that use: it is in the namespace of the GatewaySecret or of the object in `usedBy`, or a
+    /// ReferenceGrant in its namespace allows it. Otherwise a write that cuts off clients is not rejected, and only warns.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub granted: bool,
+}
+
+impl TrustSourceUse {
+    /// Whether the GatewaySecrets of a namespace have a say about the object.
+    pub fn is_granted_to(&self, namespace: &str) -> bool {
+        self.granted || self.namespace == namespace
+    }
 }
 
 /// A ConfigMap with CAs that the agent writes from another one.

@@ -12,6 +12,7 @@ pub mod certgen;
 pub mod check;
 mod cluster_args;
 pub mod completions;
+mod consent;
 pub(crate) mod controller_args;
 pub mod crd;
 mod diff;

@@ -15,7 +15,7 @@ use super::inputs::unless_closed;
 use super::kube_args::KubeArgs;
 use super::service_account::ServiceAccountArgs;
 use crate::agent::permission::may;
-use crate::agent::{self, ServiceAccount};
+use crate::agent::{self, Consent, ServiceAccount};
 use crate::registry::Entry;
 use crate::store::{cluster, objects};
 use crate::text::printable;
@@ -292,15 +292,23 @@ impl Seen {
         let bound: BTreeSet<_> = self.bindings.iter().filter(|binding| is_bound(binding, account)).map(place).collect();
         let needed: BTreeMap<_, _> = entries
             .iter()
-            .flat_map(|entry| agent::role(entry, account).into_iter().map(move |object| (place(&object), entry)))
+            .flat_map(|entry| {
+                let rights = agent::role(entry, account, &Consent::to_everything());
+                rights.objects.into_iter().map(move |object| (place(&object), entry))
+            })
             .filter(|((kind, ..), _)| kind.ends_with("Binding"))
             .collect();
         for ((kind, namespace, name), entry) in &needed {
             if !bound.contains(&(kind.clone(), namespace.clone(), name.clone())) {
                 let title = format!("GatewaySecret {}/{}", entry.namespace, entry.name);
                 let role = if namespace.is_empty() { name.clone() } else { format!("{namespace}/{name}") };
+                let consent = match namespace.as_str() {
+                    own if own == entry.namespace => "",
+                    "" => ". It has ClusterTrustBundles only with --allow-cluster-trust-bundle",
+                    _ => ". It has rights in other namespaces only with consent: the command prints what is left out",
+                };
                 checks.push(Check::failed(format!(
-                    "{title}: {kind} {role} is missing: apply the output of trustspan rbac"
+                    "{title}: {kind} {role} is missing: apply the output of trustspan rbac{consent}"
                 )));
             }
         }
@@ -466,7 +474,8 @@ mod tests {
     fn finds_missing_and_left_over_roles_and_excluded_namespaces() {
         let account = ServiceAccount::default();
         let entries = Some(vec![entry("mesh", "root", "gateway")]);
-        let bindings: Vec<_> = agent::role(&entry("mesh", "root", "gateway"), &account).into_iter().skip(1).collect();
+        let bindings: Vec<_> =
+            agent::role(&entry("mesh", "root", "gateway"), &account, &Consent::to_everything()).objects.split_off(1);
         let with = |bindings: Vec<Value>| Seen { entries: entries.clone(), bindings, ..seen() };
         assert!(one(&lines(&with(Vec::new()), Level::Failed)).contains("is missing"));
         assert_eq!(lines(&with(bindings.clone()), Level::Failed), Vec::<String>::new());

@@ -112,6 +112,14 @@ fn gateways(entry: &Entry, plan: &Plan) -> Said {
 }
 
 fn trust_sources(entry: &Entry, plan: &Plan, now: Timestamp) -> Said {
+    let (status, reason, message) = trust_source_blocker(entry, plan, now);
+    match &plan.ungranted {
+        None => (status, reason, message),
+        Some(ungranted) => (status, reason, format!("{message} {}", sentence(ungranted))),
+    }
+}
+
+fn trust_source_blocker(entry: &Entry, plan: &Plan, now: Timestamp) -> Said {
     let Some((TrustSourceBlocker { reason, message, .. }, deadline)) = &plan.trust_source_blocker else {
         let message = "Every known gateway verifies its clients by a source that has the CA which signs them.";
         return (ConditionStatus::True, "Current", message.to_owned());

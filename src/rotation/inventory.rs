@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::active_certificates::{common, leaf};
+use super::grants::Grants;
 use super::status_limits::count;
 use super::{ObservedState, SecretSummary, observe, readers};
 use crate::api::names::{
@@ -41,7 +42,7 @@ pub struct Inventory {
     secrets: BTreeMap<(String, String), Option<SecretSummary>>,
     workloads: BTreeMap<usize, BTreeSet<String>>,
     gateways: BTreeMap<usize, BTreeSet<GatewayUse>>,
-    grants: Vec<Grant>,
+    grants: Grants,
     /// ConfigMaps that the agent writes, by namespace and name, each with the name of its GatewaySecret.
     owned_config_maps: BTreeMap<(String, String), String>,
     clients: BTreeMap<usize, BTreeMap<String, DeclaredClient>>,
@@ -56,16 +57,6 @@ pub struct Inventory {
 struct DeclaredClient {
     chain: Vec<Certificate>,
     trust: Vec<Certificate>,
-}
-
-/// A ReferenceGrant that lets Gateways name objects of a kind.
-#[derive(Clone, Debug)]
-struct Grant {
-    kind: SourceKind,
-    namespace: String,
-    from: Vec<String>,
-    /// The names that it allows; `None`: all.
-    to: Vec<Option<String>>,
 }
 
 impl Inventory {
@@ -108,9 +99,14 @@ impl Inventory {
             } => {
                 self.take_gateway(kind, object, own);
             }
-            Kind { group: "gateway.networking.k8s.io", kind: "ReferenceGrant", .. } => self.take_grant(object, own),
-            _ => {}
+            _ => self.grants.take(object, own),
         }
+    }
+
+    /// The ReferenceGrants.
+    #[cfg(feature = "edge")]
+    pub(crate) fn grants(&self) -> &Grants {
+        &self.grants
     }
 
     /// The namespaces that were seen without label `trustspan.dev/guard: enabled`.
@@ -278,26 +274,10 @@ impl Inventory {
         }
     }
 
-    fn take_grant(&mut self, object: &Value, namespace: &str) {
-        let items = |list: &str| object["spec"][list].as_array().into_iter().flatten();
-        let is = |item: &Value, group: &str, kind: &str| item["group"] == group && item["kind"] == kind;
-        let from = items("from").filter(|item| is(item, "gateway.networking.k8s.io", "Gateway"));
-        let from: Vec<_> = from.filter_map(|item| item["namespace"].as_str()).map(str::to_owned).collect();
-        for kind in [SourceKind::Secret, SourceKind::ConfigMap] {
-            let to = items("to").filter(|item| is(item, "", kind.name()));
-            let to = to.map(|item| item["name"].as_str().map(str::to_owned)).collect();
-            self.grants.push(Grant { kind, namespace: namespace.to_owned(), from: from.clone(), to });
-        }
-    }
-
     /// Namespaces from which Gateways may name one object of a kind, but not another.
     fn ungranted(&self, entry: &Entry, kind: SourceKind, [known, other]: [&str; 2]) -> Vec<String> {
-        let granted = |name: &str| -> BTreeSet<&String> {
-            let covers = |to: &Option<String>| to.as_deref().is_none_or(|to| to == name);
-            let grants = self.grants.iter().filter(|grant| grant.kind == kind && grant.namespace == entry.namespace);
-            grants.filter(|grant| grant.to.iter().any(covers)).flat_map(|grant| &grant.from).collect()
-        };
-        (&granted(known) - &granted(other)).into_iter().cloned().collect()
+        let granted = |name: &str| self.grants.gateway_namespaces(kind, &entry.namespace, name);
+        (&granted(known) - &granted(other)).into_iter().map(str::to_owned).collect()
     }
 
     fn take_config_map(&mut self, object: &Value, namespace: &str) {

@@ -9,6 +9,7 @@ mod events;
 mod forecast;
 mod gateway_service;
 pub mod generate;
+mod grants;
 mod inventory;
 pub mod journal;
 mod name_list;
@@ -30,6 +31,8 @@ pub use conditions::{report, synced};
 pub use events::{StatusEvent, notices, status_not_written};
 pub(crate) use events::{normal, transition};
 pub use forecast::{Forecast, TrialCa, forecast, report_readiness};
+#[cfg(feature = "edge")]
+pub(crate) use grants::{Grants, Referrer};
 pub use inventory::{Inventory, Outlook};
 #[cfg(feature = "edge")]
 pub(crate) use name_list::sentence;

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 
+use super::grants::{Grants, Referrer};
 use crate::api::names::{CACERT_SUFFIX, REWRITE, REWRITE_DISABLED, UNDO};
 use crate::api::{Kind, SourceKind};
 use crate::json::Json;
@@ -48,6 +49,10 @@ pub struct TlsReader {
     pub selects_others: bool,
     /// The annotation by which cert-manager makes its Certificate, so the webhook does not rewrite it.
     pub issuer_annotation: Option<&'static str>,
+    /// The objects with CAs that it uses without the consent of their owners: no ReferenceGrant in their namespace lets it use them.
+    pub ungranted_sources: Vec<SourceName>,
+    /// It is in another namespace, and no ReferenceGrant lets it use the GatewaySecret's Secrets: what it reads and presents does not count.
+    pub is_ungranted: bool,
 }
 
 /// Where a reader takes its peers' CAs from.
@@ -113,28 +118,58 @@ impl std::fmt::Display for SourceName {
 /// The readers among these objects. One more represents all Gateways that name only the managed Secret, listed or not:
 /// the CAs of its `-cacert` sibling determine which clients they accept.
 ///
-/// An Istio Gateway is included if its selector contains the workload labels, or selects one of `pods`.
+/// An Istio Gateway is included if its selector contains the workload labels, or selects one of `pods`. Objects of another namespace without
+/// a grant come last, and without what they read.
 pub fn readers<'o>(entry: &Entry, objects: impl IntoIterator<Item = &'o Value>, pods: &[&Value]) -> Vec<TlsReader> {
     let objects: Vec<_> = objects.into_iter().collect();
-    let mut readers = vec![of_managed(entry)];
-    for object in &objects {
+    let grants = Grants::of(objects.iter().copied());
+    let (mut readers, mut ungranted) = (vec![of_managed(entry)], Vec::new());
+    'objects: for object in &objects {
         let joined =
             with_parents_frontend(object, &objects).into_iter().chain(with_targets_listeners(object, &objects));
         let joined: Vec<_> = joined.collect();
         let parts = if joined.is_empty() { vec![*object] } else { joined.iter().collect() };
-        for reader in parts.into_iter().flat_map(|object| readers_of(entry, object, pods)) {
+        let from = referrer(object);
+        for mut reader in parts.into_iter().flat_map(|object| readers_of(entry, object, pods)) {
+            let is_ungranted = |source: &&&SourceName| {
+                let SourceName { kind, namespace, name } = source;
+                *namespace != entry.namespace && !grants.allow(&from, *kind, namespace, name)
+            };
+            let named = std::slice::from_ref(&reader);
+            reader.ungranted_sources =
+                sources(named).iter().filter(is_ungranted).map(|source| (*source).clone()).collect();
             if readers.iter().any(|known| known.reads_as(&reader)) {
+                continue;
+            }
+            if !is_granted(entry, &from, &grants) {
+                if ungranted.len() < READERS {
+                    ungranted.extend(reader.reduced());
+                }
                 continue;
             }
             if readers.len() == READERS {
                 let why = format!("more than {READERS} differ in what they read");
                 readers.push(TlsReader::of("Gateways", "", ReaderTrust::Unlisted(why)));
-                return readers;
+                break 'objects;
             }
             readers.push(reader);
         }
     }
+    readers.extend(ungranted);
     readers
+}
+
+/// The object as ReferenceGrants name it.
+fn referrer(object: &Value) -> Referrer {
+    Referrer::new(Kind::of_value(object), object["metadata"]["namespace"].as_str().unwrap_or_default())
+}
+
+/// Whether an object may use a GatewaySecret's Secrets by the consent of their owner: it is in their namespace, or a ReferenceGrant there names
+/// its kind and namespace. istiod asks for one only where the proxy runs in the other namespace: an Istio Gateway or DestinationRule of any
+/// namespace applies to the proxies that it selects.
+fn is_granted(entry: &Entry, from: &Referrer, grants: &Grants) -> bool {
+    let may_use = |name| grants.allow(from, SourceKind::Secret, &entry.namespace, name);
+    [entry.source_name(), entry.managed_name()].into_iter().any(may_use)
 }
 
 fn readers_of(entry: &Entry, object: &Value, pods: &[&Value]) -> Vec<TlsReader> {
@@ -184,6 +219,8 @@ fn readers_of(entry: &Entry, object: &Value, pods: &[&Value]) -> Vec<TlsReader> 
             is_exported: own.iter().any(is_exported),
             selects_others: own.iter().any(|named| selects_others(&named.place, entry)),
             issuer_annotation: settings.issuer_annotation,
+            ungranted_sources: Vec::new(),
+            is_ungranted: false,
         });
     }
     readers
@@ -272,7 +309,22 @@ impl TlsReader {
             is_exported: false,
             selects_others: false,
             issuer_annotation: None,
+            ungranted_sources: Vec::new(),
+            is_ungranted: false,
         }
+    }
+
+    /// What counts of an object that was granted nothing: whether it presents a certificate to upstreams, for which their bundle keeps a CA.
+    /// `None`: nothing is left, and nothing was taken from it.
+    fn reduced(self) -> Option<Self> {
+        let Self { object, field, is_client, .. } = &self;
+        let left = Self { is_client: *is_client, ..Self::of(object, field, ReaderTrust::NotVerified) };
+        let is_ungranted = self.trust != ReaderTrust::NotVerified
+            || self.presents_source
+            || self.names_managed
+            || !self.presents_also.is_empty()
+            || !self.pins.is_empty();
+        (is_ungranted || *is_client).then_some(Self { is_ungranted, ..left })
     }
 
     fn reads_as(&self, other: &Self) -> bool {
@@ -282,7 +334,10 @@ impl TlsReader {
             [is_client, presents_source, names_managed, opted_out, is_exported, selects_others].map(|flag| *flag)
         };
         let read = |reader: &Self| (flags(reader), reader.issuer_annotation, reader.trust.clone());
-        read(self) == read(other) && self.presents_also == other.presents_also && self.pins == other.pins
+        read(self) == read(other)
+            && self.presents_also == other.presents_also
+            && self.pins == other.pins
+            && self.ungranted_sources == other.ungranted_sources
     }
 }
 
@@ -341,6 +396,8 @@ pub fn other_selectors<'o>(
     entry: &Entry,
     objects: impl IntoIterator<Item = &'o Value>,
 ) -> BTreeSet<BTreeMap<String, String>> {
+    let objects: Vec<_> = objects.into_iter().collect();
+    let grants = Grants::of(objects.iter().copied());
     let of = |object: &Value| {
         let (kind, json) = (Kind::of_value(object), Json::from(object));
         let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
@@ -355,7 +412,7 @@ pub fn other_selectors<'o>(
         });
         selectors.collect::<Vec<_>>()
     };
-    objects.into_iter().flat_map(of).collect()
+    objects.into_iter().filter(|object| is_granted(entry, &referrer(object), &grants)).flat_map(of).collect()
 }
 
 fn selects_others(place: &Place<'_>, entry: &Entry) -> bool {
@@ -420,6 +477,85 @@ mod tests {
         json!({"istio": "ingressgateway"})
     }
 
+    /// Lets objects of Istio in namespace `apps` use a Secret of namespace `mesh`.
+    fn grant(kind: &str, secret: &str) -> Value {
+        json!({
+            "apiVersion": "gateway.networking.k8s.io/v1beta1", "kind": "ReferenceGrant",
+            "metadata": {"namespace": "mesh", "name": "apps"},
+            "spec": {
+                "from": [{"group": "networking.istio.io", "kind": kind, "namespace": "apps"}],
+                "to": [{"group": "", "kind": "Secret", "name": secret}],
+            },
+        })
+    }
+
+    #[test]
+    fn an_object_of_another_namespace_counts_only_by_a_grant_to_its_kind_and_namespace() {
+        let entry = entry("mesh", "root", "gw");
+        let own_cas =
+            json!({"mode": "MUTUAL", "credentialName": "root", "caCertCredentialName": "configmap://apps/none"});
+        let object = gateway("apps", json!({"app": "edge"}), own_cas);
+        let pod = json!({"metadata": {"namespace": "mesh", "labels": {"app": "edge"}}});
+        let read = |grant: &Value| {
+            let reader = readers(&entry, [&object, grant], &[&pod]).remove(1);
+            let asks_for_pods = !other_selectors(&entry, [&object, grant]).is_empty();
+            (reader.is_ungranted, reader.presents_source, sources(&[reader]).len(), asks_for_pods)
+        };
+        let mut of_all = grant("Gateway", "");
+        of_all["spec"]["to"] = json!([{"group": "", "kind": "Secret"}]);
+        for granted in [grant("Gateway", "root"), grant("Gateway", "gw"), of_all] {
+            assert_eq!(read(&granted), (false, true, 1, true), "{granted}");
+        }
+        let mut elsewhere = grant("Gateway", "root");
+        elsewhere["metadata"]["namespace"] = json!("apps");
+        let mut from_another = grant("Gateway", "root");
+        from_another["spec"]["from"][0]["namespace"] = json!("shop");
+        for other in [json!({}), grant("DestinationRule", "root"), grant("Gateway", "other"), elsewhere, from_another] {
+            assert_eq!(read(&other), (true, false, 0, false), "{other}");
+        }
+        let as_intended = gateway("apps", ingress(), json!({"mode": "SIMPLE", "credentialName": "gw"}));
+        assert_eq!(readers(&entry, [&as_intended], &[]).len(), 1, "nothing is taken from it");
+    }
+
+    #[test]
+    fn a_source_in_another_namespace_is_granted_by_its_owner() {
+        let tls = json!({"mode": "MUTUAL", "credentialName": "gw", "caCertCredentialName": "configmap://apps/cas"});
+        let object = gateway("mesh", ingress(), tls);
+        let mut from_mesh = grant("Gateway", "cas");
+        from_mesh["metadata"]["namespace"] = json!("apps");
+        from_mesh["spec"]["from"][0]["namespace"] = json!("mesh");
+        from_mesh["spec"]["to"][0]["kind"] = json!("ConfigMap");
+        let ungranted =
+            |grant: &Value| readers(&entry("mesh", "root", "gw"), [&object, grant], &[]).remove(1).ungranted_sources;
+        assert_eq!(ungranted(&json!({})), [SourceName::config_map("apps", "cas")]);
+        assert_eq!(ungranted(&from_mesh), []);
+        from_mesh["spec"]["to"][0]["kind"] = json!("Secret");
+        assert_eq!(ungranted(&from_mesh).len(), 1, "a grant to another kind");
+    }
+
+    #[test]
+    fn what_an_ungranted_rule_presents_to_upstreams_still_counts() {
+        let rule = json!({
+            "apiVersion": "networking.istio.io/v1", "kind": "DestinationRule",
+            "metadata": {"namespace": "apps", "name": "upstream"},
+            "spec": {"trafficPolicy": {"tls": {"mode": "MUTUAL", "credentialName": "gw"}}},
+        });
+        let found = readers(&entry("mesh", "root", "gw"), [&rule], &[]).remove(1);
+        assert!(found.is_client && sources(&[found]).is_empty());
+    }
+
+    #[test]
+    fn ungranted_gateways_take_no_room_of_others() {
+        let tls = |at: &str| json!({"mode": "MUTUAL", "credentialName": "gw", "caCertCredentialName": format!("configmap://{at}")});
+        let hostile = (0..1000).map(|n| gateway("apps", ingress(), tls(&format!("apps/c{n}"))));
+        let objects: Vec<_> = hostile.chain([gateway("mesh", ingress(), tls("mesh/partners"))]).collect();
+        let found = readers(&entry("mesh", "root", "gw"), &objects, &[]);
+        assert_eq!(found.len(), 2 + READERS);
+        assert!(!found.iter().any(|reader| matches!(reader.trust, ReaderTrust::Unlisted(_))));
+        let partners = SourceName::config_map("mesh", "partners");
+        assert!(sources(&found).contains(&partners));
+    }
+
     #[test]
     fn a_policy_of_envoy_gateway_is_a_reader_for_the_gateways_that_it_is_for() {
         let of = |target: Value, kind: Value| {
@@ -456,7 +592,7 @@ mod tests {
     #[test]
     fn a_gateway_with_a_narrower_selector_counts_when_it_picks_a_pod() {
         let entry = entry("mesh", "root", "gw");
-        let object = gateway("apps", json!({"app": "edge"}), json!({"mode": "SIMPLE", "credentialName": "root"}));
+        let object = gateway("mesh", json!({"app": "edge"}), json!({"mode": "SIMPLE", "credentialName": "root"}));
         let pod = |namespace: &str| json!({"metadata": {"namespace": namespace, "labels": {"app": "edge", "istio": "ingressgateway"}}});
         let number = |pods: &[&Value]| readers(&entry, [&object], pods).len() - 1;
         assert_eq!((number(&[]), number(&[&pod("mesh")]), number(&[&pod("other")])), (0, 1, 0));
@@ -486,7 +622,7 @@ mod tests {
                 "metadata": {"namespace": namespace, "name": "upstream"},
                 "spec": {"exportTo": export_to, "trafficPolicy": {"tls": {"mode": "MUTUAL", "credentialName": "root"}}},
             });
-            readers(&entry, [&rule], &[]).get(1).map(|reader| reader.is_exported)
+            readers(&entry, [&rule, &grant("DestinationRule", "root")], &[]).get(1).map(|reader| reader.is_exported)
         };
         assert_eq!(exported("apps", Value::Null), Some(true));
         assert_eq!(exported("apps", json!(["."])), None, "it is for gateways of namespace apps");
@@ -497,10 +633,10 @@ mod tests {
     fn names_other_objects_in_the_namespace_only() {
         let entry = entry("mesh", "root", "gw");
         let tls = json!({"mode": "MUTUAL", "credentialNames": ["other", "gw", "elsewhere/third"]});
-        let found = readers(&entry, [&gateway("apps", ingress(), tls)], &[]).remove(1);
+        let found = readers(&entry, [&gateway("mesh", ingress(), tls)], &[]).remove(1);
         assert_eq!((found.presents_also, found.presents_source), (vec!["other".to_owned()], false));
         assert_eq!(found.trust, ReaderTrust::FirstOf(sibling_or_self("mesh", "other")));
-        let stranger = gateway("apps", ingress(), json!({"mode": "MUTUAL", "credentialName": "other"}));
+        let stranger = gateway("mesh", ingress(), json!({"mode": "MUTUAL", "credentialName": "other"}));
         assert_eq!(readers(&entry, [&stranger], &[]).len(), 1);
     }
 
@@ -508,9 +644,9 @@ mod tests {
     fn any_number_of_gateways_that_read_alike_count_once_and_others_are_bounded() {
         let entry = entry("mesh", "root", "gw");
         let tls = |n: usize| json!({"mode": "MUTUAL", "credentialName": "gw", "caCertCredentialName": format!("configmap://apps/c{n}")});
-        let same: Vec<_> = (0..1000).map(|_| gateway("apps", ingress(), tls(0))).collect();
+        let same: Vec<_> = (0..1000).map(|_| gateway("mesh", ingress(), tls(0))).collect();
         assert_eq!(readers(&entry, &same, &[]).len(), 2);
-        let different: Vec<_> = (0..1000).map(|n| gateway("apps", ingress(), tls(n))).collect();
+        let different: Vec<_> = (0..1000).map(|n| gateway("mesh", ingress(), tls(n))).collect();
         let found = readers(&entry, &different, &[]);
         assert_eq!(found.len(), READERS + 1);
         assert!(matches!(found[READERS].trust, ReaderTrust::Unlisted(_)), "what is left out is not taken for nothing");
@@ -540,7 +676,7 @@ mod tests {
         let entry = entry("mesh", "root", "gw");
         for odd in ["?watch=true", "a b", "A", "../x"] {
             let tls = json!({"mode": "MUTUAL", "credentialNames": ["gw", odd], "caCertCredentialName": format!("configmap://apps/{odd}")});
-            let found = readers(&entry, [&gateway("apps", ingress(), tls)], &[]).remove(1);
+            let found = readers(&entry, [&gateway("mesh", ingress(), tls)], &[]).remove(1);
             assert_eq!(found.presents_also, [""; 0], "{odd}");
             assert!(!matches!(found.trust, ReaderTrust::FirstOf(_)), "{odd}");
         }
@@ -550,7 +686,7 @@ mod tests {
     fn a_secret_of_another_namespace_is_not_served_to_an_istio_gateway() {
         let entry = entry("mesh", "root", "gw");
         let tls = json!({"mode": "MUTUAL", "credentialName": "gw", "caCertCredentialName": "kubernetes://kube-system/x-cacert"});
-        assert_eq!(readers(&entry, [&gateway("apps", ingress(), tls)], &[]).remove(1).trust, ReaderTrust::NotVerified);
+        assert_eq!(readers(&entry, [&gateway("mesh", ingress(), tls)], &[]).remove(1).trust, ReaderTrust::NotVerified);
     }
 
     #[test]

@@ -155,7 +155,8 @@ pub fn trust_consumers<'s>(
 }
 
 /// A document without any of these words, or the kind of a workload, contains no object that an [`Inventory`] uses.
-const OBSERVED: [&str; 7] = ["Secret", "Gateway", "ListenerSet", "DestinationRule", "Namespace", "Pod", GATEWAY_SECRET];
+const OBSERVED: [&str; 8] =
+    ["ReferenceGrant", "Secret", "Gateway", "ListenerSet", "DestinationRule", "Namespace", "Pod", GATEWAY_SECRET];
 
 /// Visits the objects of all documents that contain one of the words; most documents of a large stream are not
 /// parsed. Returns the errors.

@@ -33,6 +33,11 @@ impl<'c> Agents<'c> {
 
     /// Applies the output of `trustspan rbac`, as an administrator does after the GatewaySecrets were created.
     pub(crate) fn grant(&self) -> Result<()> {
+        self.grant_with(&[])
+    }
+
+    /// The same with flags, such as those of the administrator's consent to rights in other namespaces.
+    pub(crate) fn grant_with(&self, flags: &[String]) -> Result<()> {
         // These kinds do not exist on a cluster without cert-manager.
         let all = ["get", "trustspan,certificates,issuers,clusterissuers", "-o", "yaml"];
         let all = self.cluster.kubectl(all).ns(&self.ns).run()?;
@@ -40,7 +45,7 @@ impl<'c> Agents<'c> {
         let objects = if all.success() { all.stdout } else { ours()? };
         let file = self.cluster.temp_dir("rbac")?.join("objects.yaml");
         std::fs::write(&file, objects)?;
-        let printed = Command::new(trustspan()).args(["rbac", "-f"]).arg(&file).output()?;
+        let printed = Command::new(trustspan()).args(["rbac", "-f"]).arg(&file).args(flags).output()?;
         ensure!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
         self.cluster.kubectl(["apply", "-f", "-"]).stdin(printed.stdout).ok().map(drop)
     }

@@ -197,6 +197,10 @@ pub(crate) fn roles(bed: &Bed) -> Result<()> {
     let printed = Command::new(env!("CARGO_BIN_EXE_trustspan"))
         .args(["rbac", "--service-account=edge:trustspan-agent", "-f"])
         .arg(&file)
+        .args(["apps", "cert-manager", "issuing"].map(|namespace| format!("--allow-namespace={namespace}")))
+        .args(
+            ["a", "b", "a-cacert", "root", "roots", "z"].map(|bundle| format!("--allow-cluster-trust-bundle={bundle}")),
+        )
         .output()?;
     ensure!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
     let printed = by_key(parsed(&String::from_utf8(printed.stdout)?)?);

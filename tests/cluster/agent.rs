@@ -192,7 +192,7 @@ fn a_cluster_trust_bundle_holds_both_cas_before_the_leaf_changes(cluster: &Clust
         let name = format!("{}-roots", kept.ns);
         kept.set("trustBundleTargets", &json!([{ "kind": "ClusterTrustBundle", "name": name }]))?;
         kept.write_root(&old)?;
-        kept.agents.grant()?;
+        kept.agents.grant_with(&[format!("--allow-cluster-trust-bundle={name}")])?;
         let _agent = kept.agents.start("a")?;
         let holds = |authorities: &[&Authority]| -> Result<bool> {
             let wanted: String = authorities.iter().map(|authority| authority.pem().replace("\r\n", "\n")).collect();
@@ -257,7 +257,7 @@ fn another_ones_cluster_trust_bundle_is_left_alone(cluster: &Cluster) -> Result<
         cluster.kubectl(["create", "-f", "-"]).stdin(bundle.to_string()).ok()?;
         kept.set("trustBundleTargets", &json!([{ "kind": "ClusterTrustBundle", "name": name }]))?;
         kept.write_root(&old)?;
-        kept.agents.grant()?;
+        kept.agents.grant_with(&[format!("--allow-cluster-trust-bundle={name}")])?;
         let _agent = kept.agents.start("a")?;
         kept.wait_condition("Synced", "ForeignObject", &["ClusterTrustBundle", "trustspan.dev/adopt"])?;
         let stored = cluster.get("clustertrustbundle", kept.ns, &name)?;

@@ -3,11 +3,16 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
+use crate::mirrored_client_ca::{signs_with, write_ca};
 use crate::stage::{expect, istio};
-use crate::testbed::{Authority, Cluster, Kept, Process, SOON, wait_for};
+use crate::testbed::{
+    Authority, Cluster, Kept, Patience, Process, Registration, SOON, Scope, Server, Source, User, wait_for,
+};
 
 cases![
     gateways_of_another_namespace_neither_stop_a_rotation_nor_fill_the_status,
+    a_gateway_of_another_namespace_with_its_own_cas_stops_a_rotation_only_by_a_grant,
+    a_source_of_another_owner_is_protected_from_its_owner_only_by_a_grant,
     a_status_that_is_refused_for_its_size_is_reduced_and_stops_no_step,
 ];
 
@@ -52,6 +57,115 @@ fn gateways_of_another_namespace_neither_stop_a_rotation_nor_fill_the_status(clu
         Ok(())
     };
     cluster.with_temp_ns(|ns| cluster.with_temp_ns(|hostile| test(ns, hostile)))
+}
+
+fn a_gateway_of_another_namespace_with_its_own_cas_stops_a_rotation_only_by_a_grant(cluster: &Cluster) -> Result<()> {
+    let test = |ns: &str, hostile: &str| {
+        let kept = &Kept::new(cluster, ns, "1s")?;
+        kept.set("workloadLabels", &json!({ "istio": ns }))?;
+        kept.set("caSecretRef", &json!({ "name": "ca" }))?;
+        kept.set("issuerSecretName", &json!("issuer"))?;
+        let (first, second, third) = (Authority::new("ca 1")?, Authority::new("ca 2")?, Authority::new("ca 3")?);
+        write_ca(kept, &first)?;
+        kept.write_root(&first)?;
+        let mut gateway = istio("hostile", "root", ns);
+        gateway["spec"]["servers"][0]["tls"]["caCertCredentialName"] = json!(format!("configmap://{hostile}/none"));
+        cluster.apply(hostile, &gateway.to_string())?;
+        kept.agents.grant()?;
+        let _agent = kept.agents.start("a")?;
+        kept.wait_phase("Steady")?;
+        let (gateway, ungranted) =
+            (format!("Gateway {hostile}/hostile"), format!("no ReferenceGrant in namespace {ns}"));
+        kept.wait_condition("TrustSourcesCurrent", "Current", &[&gateway, &ungranted])?;
+        write_ca(kept, &second)?;
+        wait_for("the issuer to sign with the new CA", SOON, || signs_with(kept, &second))?;
+        ensure!(!kept.status()?["waits"].to_string().contains(&gateway), "a step waits for {gateway}");
+
+        // By a grant the same Gateway is waited for.
+        let grant = json!({
+            "apiVersion": "gateway.networking.k8s.io/v1beta1", "kind": "ReferenceGrant", "metadata": { "name": "hostile" },
+            "spec": {
+                "from": [{ "group": "networking.istio.io", "kind": "Gateway", "namespace": hostile }],
+                "to": [{ "group": "", "kind": "Secret", "name": "root" }],
+            },
+        });
+        cluster.apply(ns, &grant.to_string())?;
+        kept.wait_condition("TrustSourcesCurrent", "UnreadableTrust", &[&gateway])?;
+        write_ca(kept, &third)?;
+        wait_for("the issuer to wait for the Gateway", SOON, || {
+            let status = kept.status()?;
+            let mut waits = status["waits"].as_array().into_iter().flatten();
+            let names_it = |wait: &Value| wait["reason"].as_str().is_some_and(|reason| reason.contains(&gateway));
+            Ok(waits.any(|wait| wait["step"] == "PromoteIssuer" && wait["needsAction"] == true && names_it(wait)))
+        })?;
+        ensure!(signs_with(kept, &second)?, "the issuer did not wait");
+        cluster.kubectl(["delete", "referencegrants.gateway.networking.k8s.io", "hostile"]).ns(ns).ok()?;
+        wait_for("the issuer to sign with the third CA", SOON, || signs_with(kept, &third))
+    };
+    cluster.with_temp_ns(|ns| cluster.with_temp_ns(|hostile| test(ns, hostile)))
+}
+
+/// Its owner removes a CA that clients of a GatewaySecret in another namespace use.
+fn a_source_of_another_owner_is_protected_from_its_owner_only_by_a_grant(cluster: &Cluster) -> Result<()> {
+    let test = |ns: &str, owner: &str| {
+        let kept = &Kept::new(cluster, ns, "1s")?;
+        kept.set("workloadLabels", &json!({ "istio": ns }))?;
+        kept.set("clients", &json!({ "allDeclared": true, "secretNames": ["client"] }))?;
+        let (compromised, new) = (Authority::new("compromised")?, Authority::new("new")?);
+        let write = |authorities: &[&Authority]| {
+            let bundle: String = authorities.iter().map(|authority| authority.pem()).collect();
+            let object = json!({
+                "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "cas" }, "data": { "ca.crt": bundle },
+            });
+            cluster.kubectl(["apply", "-f", "-"]).ns(owner).stdin(object.to_string()).run()
+        };
+        ensure!(write(&[&compromised, &new])?.success());
+        kept.write_root(&compromised)?;
+        kept.write_client("client", &compromised)?;
+        let mut gateway = istio("hostile", "managed", ns);
+        gateway["spec"]["servers"][0]["tls"]["caCertCredentialName"] = json!(format!("configmap://{owner}/cas"));
+        cluster.apply(ns, &gateway.to_string())?;
+        kept.agents.grant()?;
+        let _agent = kept.agents.start("a")?;
+        let is_listed = |granted: &Value| {
+            let status = kept.status()?;
+            let mut sources = status["trustSources"].as_array().into_iter().flatten();
+            Ok(sources.any(|source| source["name"] == "cas" && source["granted"] == *granted))
+        };
+        wait_for("the agent to list the ConfigMap", SOON, || is_listed(&Value::Null))?;
+        // The administrator allows rights in all namespaces.
+        kept.agents.grant_with(&[format!("--allow-namespace={owner}")])?;
+        let server = Server::start_with(cluster, Source::Cluster(User::Webhook), &["--drain-delay=0s"])?;
+        let scope = Scope::Namespaces(vec![ns.to_owned(), owner.to_owned()]);
+        let _registration = Registration::new(cluster, &server, &scope, Patience::Longest)?;
+        wait_for("the webhook to warn the owner", SOON, || {
+            ensure!(write(&[&compromised, &new])?.success());
+            let output = write(&[&new])?;
+            ensure!(output.success(), "the owner cannot remove a CA: {}", output.stderr);
+            Ok(output
+                .stderr
+                .contains("not rejected without a ReferenceGrant: ca.crt: this update removes every CA of 1"))
+        })?;
+
+        ensure!(write(&[&compromised, &new])?.success());
+        let grant = json!({
+            "apiVersion": "gateway.networking.k8s.io/v1beta1", "kind": "ReferenceGrant", "metadata": { "name": "tenant" },
+            "spec": {
+                "from": [{ "group": "networking.istio.io", "kind": "Gateway", "namespace": ns }],
+                "to": [{ "group": "", "kind": "ConfigMap", "name": "cas" }],
+            },
+        });
+        cluster.apply(owner, &grant.to_string())?;
+        wait_for("the agent to see the grant", SOON, || is_listed(&json!(true)))?;
+        wait_for("the webhook to reject the write", SOON, || {
+            let output = write(&[&new])?;
+            if output.success() {
+                ensure!(write(&[&compromised, &new])?.success());
+            }
+            Ok(output.stderr.contains("denied the request") && output.stderr.contains("takes its clients' CAs from it"))
+        })
+    };
+    cluster.with_temp_ns(|ns| cluster.with_temp_ns(|owner| test(ns, owner)))
 }
 
 fn create(cluster: &Cluster, namespace: &str, label: &str, numbers: std::ops::Range<usize>) -> Result<()> {

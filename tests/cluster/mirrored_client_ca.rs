@@ -106,7 +106,7 @@ async fn identity(cluster: &Cluster, port: u16, name: &str, ca: &Authority) -> R
 }
 
 /// Writes Secret `ca`, which signs clients.
-fn write_ca(kept: &Kept<'_>, ca: &Authority) -> Result<()> {
+pub(crate) fn write_ca(kept: &Kept<'_>, ca: &Authority) -> Result<()> {
     let object = json!({
         "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": { "name": "ca" },
         "stringData": { "ca.crt": ca.pem(), "tls.crt": ca.pem(), "tls.key": ca.key_pem() },
@@ -115,7 +115,7 @@ fn write_ca(kept: &Kept<'_>, ca: &Authority) -> Result<()> {
 }
 
 /// Whether Secret `issuer`, with which the issuer of clients signs, has this CA.
-fn signs_with(kept: &Kept<'_>, ca: &Authority) -> Result<bool> {
+pub(crate) fn signs_with(kept: &Kept<'_>, ca: &Authority) -> Result<bool> {
     let stored = kept.cluster.get("secret", kept.ns, "issuer")?;
     let pem = STANDARD.decode(stored["data"]["tls.crt"].as_str().unwrap_or_default())?;
     Ok(String::from_utf8(pem)?.replace("\r\n", "\n") == ca.pem().replace("\r\n", "\n"))

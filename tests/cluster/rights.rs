@@ -9,7 +9,10 @@ use serde_json::{Value, json};
 use crate::stage::{MANAGED, SOURCE, gateway_secret, trustspan};
 use crate::testbed::Cluster;
 
-cases![service_accounts_may_do_no_more_than_their_tasks];
+cases![
+    service_accounts_may_do_no_more_than_their_tasks,
+    names_of_a_tenant_give_the_agent_rights_in_other_namespaces_only_with_consent,
+];
 
 /// The ServiceAccounts of the manifests, with their namespaces.
 const ACCOUNTS: [(&str, &str); 5] = [
@@ -84,6 +87,91 @@ fn service_accounts_may_do_no_more_than_their_tasks(cluster: &Cluster) -> Result
             compare("escalations", &escalations(cluster, gateways, identities)?, &expected_escalations(identities))
         })
     })
+}
+
+/// The output of `trustspan rbac`, as an administrator applies it for all namespaces.
+fn names_of_a_tenant_give_the_agent_rights_in_other_namespaces_only_with_consent(cluster: &Cluster) -> Result<()> {
+    let test = |tenant: &str, other: &str| {
+        let mut declared = gateway_secret(tenant);
+        declared["metadata"]["namespace"] = json!(tenant);
+        let spec = &mut declared["spec"];
+        spec["caSecretRef"] = json!({ "namespace": "kube-system", "name": "bootstrap-token-abcdef" });
+        spec["issuerSecretName"] = json!("etcd-ca");
+        spec["clients"] =
+            json!({ "namespaces": [other], "caSecretRef": { "namespace": other, "name": "initial-admin" } });
+        let bundle = format!("{tenant}-bundle");
+        spec["trustBundleTargets"] = json!([
+            { "kind": "ConfigMap", "namespace": "kube-system", "name": "coredns" },
+            { "kind": "ClusterTrustBundle", "name": bundle },
+        ]);
+        let source =
+            |namespace: &str| json!({ "kind": "Secret", "namespace": namespace, "name": "ca", "usedBy": "Gateway x" });
+        declared["status"] = json!({ "trustSources": [source(other), source("kube-system")] });
+        let ask = |(verb, resource, ns, name): (&str, [&str; 2], &str, &str)| {
+            let [group, resource] = resource;
+            (format!("{ns} {resource} {name}"), attributes(verb, [group, resource, "", ns, name]))
+        };
+        let secret = ["", "secrets"];
+        let asked = [
+            ("get", secret, "kube-system", "bootstrap-token-abcdef"),
+            ("patch", ["", "configmaps"], "kube-system", "coredns"),
+            ("get", secret, "kube-system", "ca"),
+            ("get", secret, other, "initial-admin"),
+            ("update", secret, other, "etcd-ca"),
+            ("guard", secret, other, "ca"),
+            ("list", ["cert-manager.io", "certificates"], other, ""),
+            ("create", ["certificates.k8s.io", "clustertrustbundles"], "", &bundle),
+        ]
+        .map(ask);
+        let rights_with = |flags: &[&str], objects: &[&Value]| -> Result<Rights> {
+            let input = objects.iter().map(|object| format!("---\n{object}\n")).collect::<String>();
+            let (code, roles) = trustspan(&[&["rbac"], flags].concat(), &input)?;
+            ensure!(code == Some(0), "trustspan rbac failed: {roles}");
+            cluster.kubectl(["apply", "-f", "-"]).stdin(roles).ok()?;
+            rights(cluster, &asked)
+        };
+        let expected = |on: &[&str]| -> Rights {
+            let right = |on: &&str| {
+                let (verb, on) = on.split_once(' ').unwrap_or_default();
+                (format!("trustspan-agent {on}"), verb.to_owned())
+            };
+            on.iter().map(right).collect()
+        };
+        compare("without consent", &rights_with(&[], &[&declared])?, &Rights::new())?;
+        let grant = json!({
+            "apiVersion": "gateway.networking.k8s.io/v1beta1", "kind": "ReferenceGrant",
+            "metadata": { "namespace": other, "name": "tenant" },
+            "spec": {
+                "from": [{ "group": "trustspan.dev", "kind": "GatewaySecret", "namespace": tenant }],
+                "to": [{ "group": "", "kind": "Secret", "name": "etcd-ca" }],
+            },
+        });
+        // What is read from the API server is what its schema takes.
+        cluster.apply(other, &grant.to_string())?;
+        let stored = cluster.get("referencegrants.gateway.networking.k8s.io", other, "tenant")?;
+        let of_issuer = format!("update {other} secrets etcd-ca");
+        compare("by a ReferenceGrant", &rights_with(&[], &[&declared, &stored])?, &expected(&[&of_issuer]))?;
+        let flags = ["--allow-namespace=kube-system".to_owned(), format!("--allow-cluster-trust-bundle={bundle}")];
+        let seen = rights_with(&flags.each_ref().map(String::as_str), &[&declared, &stored])?;
+        let allowed = [
+            "get kube-system secrets bootstrap-token-abcdef",
+            "patch kube-system configmaps coredns",
+            "get kube-system secrets ca",
+            &format!("create  clustertrustbundles {bundle}"),
+            &of_issuer,
+        ];
+        compare("by flags", &seen, &expected(&allowed))
+    };
+    let result = cluster.with_temp_ns(|tenant| cluster.with_temp_ns(|other| test(tenant, other)));
+    // kube-system outlives the test.
+    let ours = "jsonpath={range .items[?(@.metadata.namespace=='kube-system')]}{.metadata.name} {end}";
+    for kind in ["rolebindings", "roles"] {
+        let names = cluster.kubectl(["get", kind, "-n", "kube-system", "-o", ours]).ok()?;
+        for name in names.split_whitespace().filter(|name| name.starts_with("trustspan-agent:")) {
+            cluster.kubectl(["delete", kind, name, "-n", "kube-system"]).ok()?;
+        }
+    }
+    result
 }
 
 /// The verbs that each account has on each Secret: `account namespace/name`. `other` is the name of no Secret that trustspan knows.

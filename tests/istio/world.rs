@@ -173,7 +173,9 @@ impl<'c> World<'c> {
         cluster.apply(ns, &objects::rotation_policy().to_string())?;
         cluster.apply(ns, &layout.gateway_secret.to_string())?;
         let agents = Agents::new(cluster, ns)?;
-        agents.grant()?;
+        let elsewhere = layout.namespaces().into_iter().filter(|namespace| *namespace != ns);
+        let consent: Vec<_> = elsewhere.map(|namespace| format!("--allow-namespace={namespace}")).collect();
+        agents.grant_with(&consent)?;
         let agent = agents.start("first")?;
         let server = Server::start_with(cluster, Source::Cluster(User::Webhook), &["--drain-delay=0s"])?;
         let registration = Some(registered(cluster, &server, &layout)?);

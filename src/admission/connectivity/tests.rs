@@ -258,6 +258,7 @@ fn rejects_a_source_of_trust_without_the_ca_of_active_clients() {
         name: "partners".to_owned(),
         used_by: "Gateway apps/public spec.servers[0]".to_owned(),
         accepts_clients: true,
+        granted: true,
     };
     entry.status.trust_sources = ["Secret", "ConfigMap"].map(source).to_vec();
     let registry = Registry::new([entry]);
@@ -298,6 +299,36 @@ fn rejects_a_source_of_trust_without_the_ca_of_active_clients() {
     }
 }
 
+#[test]
+fn a_source_in_another_namespace_is_protected_only_if_its_owner_consents() {
+    let cluster = Cluster::new(Content::new(&[0, 1], 1)).with("shop", Content::new(&[1], 0));
+    let severities = |granted: bool, cas: Option<&[usize]>| {
+        let mut entry = cluster.registry(at(2030)).entries()[0].as_ref().clone();
+        entry.status.trust_sources = vec![TrustSourceUse {
+            kind: "ConfigMap".to_owned(),
+            namespace: "apps".to_owned(),
+            name: "partners".to_owned(),
+            used_by: "Gateway mesh/public spec.servers[0]".to_owned(),
+            accepts_clients: true,
+            granted,
+        }];
+        let object = |cas: &[usize]| {
+            let text = cas.iter().map(|ca| CAS[*ca].pem()).collect::<String>();
+            json!({"kind": "ConfigMap", "metadata": {"namespace": "apps", "name": "partners"}, "data": {"ca.crt": text}})
+        };
+        let (old, new) = (object(&[2, 0]), cas.map(object));
+        let kind = Kind { group: "", version: "v1", kind: "ConfigMap" };
+        let request = Request { namespace: "apps", ..Request::fixture(kind, new.as_ref(), Some(&old)) };
+        let found = validate(&request, &Registry::new([entry]), &Severities::default(), at(2030)).findings;
+        let found = found.into_iter().filter(|finding| finding.rule == CONNECTIVITY.id);
+        found.map(|f| (f.severity, f.message.contains("not rejected without a ReferenceGrant"))).collect::<Vec<_>>()
+    };
+    for cas in [Some(&[2][..]), None] {
+        assert_eq!(severities(true, cas), [(Severity::Deny, false)], "{cas:?}");
+        assert_eq!(severities(false, cas), [(Severity::Warn, true)], "{cas:?}");
+    }
+}
+
 /// istiod takes CAs from `partners-cacert` as soon as it exists.
 #[test]
 fn a_new_sibling_of_a_source_of_trust_accepts_the_clients_in_use() {
@@ -310,6 +341,7 @@ fn a_new_sibling_of_a_source_of_trust_accepts_the_clients_in_use() {
             name: name.to_owned(),
             used_by: "Gateway apps/public spec.servers[0]".to_owned(),
             accepts_clients: accepts_clients && name == "partners",
+            granted: true,
         };
         entry.status.trust_sources = ["partners-cacert", "partners"].map(source).to_vec();
         let object = json!({"metadata": {"namespace": "mesh", "name": "partners-cacert"}, "stringData": {"cacert": CAS[ca].pem()}});

@@ -227,7 +227,7 @@ pub(super) fn unlisted_clients(view: &View<'_>) -> Option<String> {
     if let Some(names) = few(unlisted().filter(|namespace| until(namespace).is_none())) {
         return Some(format!(
             "The agent cannot list Certificates in {names} (spec.clients.namespaces), so clients there are unknown. Apply the output of \
-             trustspan rbac"
+             trustspan rbac with --allow-namespace for each"
         ));
     }
     let (names, until) = (few(deleted().map(|(name, _)| name))?, deleted().map(|(_, until)| until).max()?);
@@ -250,6 +250,18 @@ fn readers(view: &View<'_>) -> Option<TrustSourceBlocker> {
         blocker.message = format!("1 of {number}: {}", blocker.message);
     }
     Some(blocker)
+}
+
+/// Gateways of other namespaces for which no step waits, and what would change that: sentences.
+pub(super) fn ungranted(view: &View<'_>) -> Option<String> {
+    let ungranted = view.snapshot.readers.iter().filter(|reader| reader.is_ungranted);
+    let named = few(ungranted.map(|reader| reader.object.as_str()))?;
+    let (entry, managed) = (view.entry, view.entry.managed_name());
+    Some(format!(
+        "No step waits for {named}: no ReferenceGrant in namespace {} lets other namespaces use Secret {managed} there. Clients may be \
+         rejected where it is used with another certificate or another source of CAs. Add a ReferenceGrant to have steps wait",
+        entry.namespace
+    ))
 }
 
 /// Sources that no Gateway names any more. Proxies use them until the propagation delay is over.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use super::blockers::{
-    Blockers, SwitchBlocker, TrustSourceBlocker, config_map_blocker, refused_reissue, unlisted_clients,
+    Blockers, SwitchBlocker, TrustSourceBlocker, config_map_blocker, refused_reissue, ungranted, unlisted_clients,
 };
 use super::bundles::{Bundles, LeftOut, PlannedBundle};
 use super::clients::{clients_that, is_admitted, needs_restart, restart_help};
@@ -66,6 +66,8 @@ pub struct Plan {
     /// A gateway that takes its clients' CAs from a source without the new CA, and when the rotation continues
     /// regardless.
     pub trust_source_blocker: Option<(TrustSourceBlocker, Option<Timestamp>)>,
+    /// Gateways of other namespaces for which no step waits, and what would change that: sentences.
+    pub ungranted: Option<String>,
     /// The source Secret holds a certificate that gateways could serve.
     pub has_next_leaf: bool,
     /// Declared clients that mode `Copy` would cut off now.
@@ -178,6 +180,7 @@ fn plan_with(snapshot: &Snapshot<'_>, delays: DelaysInForce, before: &Journal, n
         trouble: trouble(snapshot),
         switch_blocker: decided.switch_blocker,
         trust_source_blocker: blockers.readers.clone().map(|blocker| (blocker, blockers.issuer_deadline)),
+        ungranted: ungranted(&view),
         has_next_leaf: view.source_chain.is_some(),
         cut_off_by_copy: cut_off_by_copy(&view),
         undistrusted: decided.undistrusted,
@@ -262,13 +265,17 @@ fn trust_sources(view: &View<'_>) -> Vec<TrustSourceUse> {
         for source in sources.iter().cloned().chain(also).filter(|source| !own.contains(source)) {
             let used_by = format!("{} {}", reader.object, reader.field);
             let accepts_clients = versions_in_use(view, &source).any(|version| !version.trust.is_empty());
+            let granted = !reader.ungranted_sources.contains(&source);
             let SourceName { kind, namespace, name } = source;
-            let found = TrustSourceUse { kind: kind.name().to_owned(), namespace, name, used_by, accepts_clients };
+            let found =
+                TrustSourceUse { kind: kind.name().to_owned(), namespace, name, used_by, accepts_clients, granted };
             let is_same = |known: &TrustSourceUse| {
                 (&known.kind, &known.namespace, &known.name) == (&found.kind, &found.namespace, &found.name)
             };
-            if uses.len() < LISTED && !uses.iter().any(is_same) {
-                uses.push(found);
+            match uses.iter().position(is_same) {
+                Some(known) if granted && !uses[known].granted => uses[known] = found,
+                None if uses.len() < LISTED => uses.push(found),
+                _ => {}
             }
         }
     }

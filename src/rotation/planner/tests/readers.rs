@@ -163,6 +163,24 @@ fn does_not_wait_for_a_gateway_when_the_old_ca_is_about_to_expire() {
 }
 
 #[test]
+fn no_step_waits_for_a_gateway_that_was_granted_nothing_and_the_condition_names_it() {
+    let (old, new) = (ca("old"), ca("new"));
+    let mut scene = Scene::steady(&old);
+    scene.readers = vec![TlsReader { is_ungranted: true, ..reader(ReaderTrust::NotVerified) }];
+    scene.pass(HOUR);
+    scene.ca = source(&new);
+    step(&mut scene);
+    let plan = step(&mut scene);
+    assert_eq!(plan.phase, Phase::Converged, "{:?}", plan.waits);
+    let (status, reason, message) = condition(&scene, &plan);
+    assert_eq!((status, reason.as_str()), (ConditionStatus::True, "Current"));
+    assert!(
+        message.contains("No step waits for Gateway apps/public: no ReferenceGrant in namespace mesh"),
+        "{message}"
+    );
+}
+
+#[test]
 fn the_source_is_not_reissued_under_a_gateway_that_presents_it() {
     let (old, new) = (ca("old"), ca("new"));
     let mut scene = before_the_switch(&old, &new, false);
