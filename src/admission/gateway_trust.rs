@@ -48,13 +48,14 @@ pub(super) fn notes(kind: Kind<'_>, object: &Json<'_>, namespace: &str, registry
             TrustSource::ConfigMap { namespace, name } => format!("ConfigMap {namespace}/{name}"),
             TrustSource::Unknowable(what) => (*what).to_owned(),
         };
-        let Entry { namespace: own, name, .. } = entry;
-        let wait = match own == namespace {
-            true => format!("rotations of {name} wait for it"),
-            false => {
-                format!("rotations of {own}/{name} wait for it only if a ReferenceGrant in namespace {own} allows that")
-            }
+        let (own, name) = (&entry.namespace, entry.name_in(namespace));
+        let is_allowed = own == namespace || entry.spec.clients.namespaces.iter().any(|listed| listed == namespace);
+        let condition = if is_allowed {
+            String::new()
+        } else {
+            format!(" only if a ReferenceGrant in namespace {own} allows that")
         };
+        let wait = format!("rotations of {name} wait for it{condition}");
         Some(format!("{}: client CAs come from {source}; {wait}", settings.field()))
     };
     let mut notes: Vec<_> = tls_settings(kind, object, namespace).into_iter().filter_map(of).collect();
@@ -128,8 +129,12 @@ mod tests {
                 json!({"mode": "MUTUAL", "credentialName": name, "caCertCredentialName": "configmap://apps/partners"});
             let expected = "spec.servers[0].tls.caCertCredentialName: client CAs come from ConfigMap apps/partners; rotations of gw wait for it";
             assert_eq!(of(tls.clone()), [expected]);
-            let elsewhere = in_namespace("apps", tls);
+            let elsewhere = in_namespace("apps", tls.clone());
             assert!(elsewhere[0].contains("only if a ReferenceGrant in namespace mesh"), "{elsewhere:?}");
+            let mut listing = entry("mesh", "root", "gw");
+            listing.spec.clients.namespaces = vec!["apps".to_owned()];
+            let listed = notes(Kind::of(&gateway(json!({}))), &gateway(tls), "apps", &Registry::new([listing]));
+            assert!(listed[0].ends_with("rotations of mesh/gw wait for it"), "{listed:?}");
         }
         assert_eq!(of(json!({"mode": "MUTUAL", "credentialName": "gw"})), [""; 0]);
         assert_eq!(

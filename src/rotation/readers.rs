@@ -51,7 +51,7 @@ pub struct TlsReader {
     pub issuer_annotation: Option<&'static str>,
     /// The objects with CAs that it uses without the consent of their owners: no ReferenceGrant in their namespace lets it use them.
     pub ungranted_sources: Vec<SourceName>,
-    /// It is in another namespace, and no ReferenceGrant lets it use the GatewaySecret's Secrets: what it reads and presents does not count.
+    /// It is in another namespace, without the consent of the GatewaySecret's owner: what it reads and presents does not count.
     pub is_ungranted: bool,
 }
 
@@ -164,12 +164,13 @@ fn referrer(object: &Value) -> Referrer {
     Referrer::new(Kind::of_value(object), object["metadata"]["namespace"].as_str().unwrap_or_default())
 }
 
-/// Whether an object may use a GatewaySecret's Secrets by the consent of their owner: it is in their namespace, or a ReferenceGrant there names
-/// its kind and namespace. istiod asks for one only where the proxy runs in the other namespace: an Istio Gateway or DestinationRule of any
+/// Whether an object may use a GatewaySecret's Secrets by the consent of their owner: it is in their namespace or in one of their clients, or a
+/// ReferenceGrant there names its kind and namespace. istiod asks for one only where the proxy runs in the other namespace: an Istio Gateway or DestinationRule of any
 /// namespace applies to the proxies that it selects.
 fn is_granted(entry: &Entry, from: &Referrer, grants: &Grants) -> bool {
     let may_use = |name| grants.allow(from, SourceKind::Secret, &entry.namespace, name);
-    [entry.source_name(), entry.managed_name()].into_iter().any(may_use)
+    entry.spec.clients.namespaces.contains(&from.namespace)
+        || [entry.source_name(), entry.managed_name()].into_iter().any(may_use)
 }
 
 fn readers_of(entry: &Entry, object: &Value, pods: &[&Value]) -> Vec<TlsReader> {
@@ -513,6 +514,9 @@ mod tests {
         for other in [json!({}), grant("DestinationRule", "root"), grant("Gateway", "other"), elsewhere, from_another] {
             assert_eq!(read(&other), (true, false, 0, false), "{other}");
         }
+        let mut listing = entry.clone();
+        listing.spec.clients.namespaces = vec!["apps".to_owned()];
+        assert!(!readers(&listing, [&object], &[&pod]).remove(1).is_ungranted, "the owner lists the namespace");
         let as_intended = gateway("apps", ingress(), json!({"mode": "SIMPLE", "credentialName": "gw"}));
         assert_eq!(readers(&entry, [&as_intended], &[]).len(), 1, "nothing is taken from it");
     }

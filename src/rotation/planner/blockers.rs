@@ -258,8 +258,9 @@ pub(super) fn ungranted(view: &View<'_>) -> Option<String> {
     let named = few(ungranted.map(|reader| reader.object.as_str()))?;
     let (entry, managed) = (view.entry, view.entry.managed_name());
     Some(format!(
-        "No step waits for {named}: no ReferenceGrant in namespace {} lets other namespaces use Secret {managed} there. Clients may be \
-         rejected where it is used with another certificate or another source of CAs. Add a ReferenceGrant to have steps wait",
+        "No step waits for {named}: no ReferenceGrant in namespace {} lets other namespaces use Secret {managed} there, and \
+         spec.clients.namespaces does not list them. Clients may be rejected where it is used with another certificate or another source of \
+         CAs. Add one of these to have steps wait",
         entry.namespace
     ))
 }
