@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::Actor::{self, Agent, Approver, Certgen, EditorOfA, EditorOfB, Mirror};
-use super::objects::{Kind, Kind::*, Object, Tenants};
+use super::objects::{DELETED, Kind, Kind::*, Object, Tenants};
 use crate::stage::{deployment, istio};
 use crate::stolen_tokens::missing_owner;
 use crate::testbed::{Seed, base64};
@@ -227,8 +227,9 @@ impl Grammar {
                 add(Secret, b, &TRUST);
                 add(Secret, b, &EVIL);
                 add(ConfigMap, b, &["trust", "partners", "gateway.trustspan-journal", "evil-0"]);
-                add(ConfigMap, c, &["partners-deleted"]);
-                add(Secret, c, &["gateway", "gateway-cacert", "partners-deleted"]);
+                add(ConfigMap, c, &DELETED);
+                add(Secret, c, &DELETED);
+                add(Secret, c, &["gateway", "gateway-cacert"]);
                 add(Gateway, b, &EVIL);
                 add(GatewaySecret, b, &["evil-0", "evil-1"]);
                 add(TrustConsumer, b, &["evil-0"]);

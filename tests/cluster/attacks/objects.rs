@@ -9,6 +9,9 @@ use serde_json::{Value, json};
 
 use trustspan::store::cluster::has_code;
 
+/// Sources of trust in `c` that were deleted. Each is created once before its content is protected.
+pub(super) const DELETED: [&str; 4] = ["deleted-0", "deleted-1", "deleted-2", "deleted-3"];
+
 /// The namespaces of the two tenants.
 #[derive(Clone, Debug)]
 pub(super) struct Tenants {

@@ -8,7 +8,7 @@ use kube::Client;
 use serde_json::{Value, json};
 
 use super::Actor::{self, Agent, Approver, Certgen, EditorOfA, EditorOfB};
-use super::objects::{Kind, Kind::*, Object, Tenants, content, list};
+use super::objects::{DELETED, Kind, Kind::*, Object, Tenants, content, list};
 
 const IDENTITY: &str = "trustspan.dev:client-identity:";
 /// The start of the only group that a token of a ClientIdentity gives.
@@ -64,7 +64,9 @@ fn places(Tenants { a, b, c }: &Tenants) -> Vec<Place> {
     // Sources from which gateways take CAs: the same editors. No account of trustspan writes them.
     add(a, &partners, &[EditorOfA], false);
     add(b, &partners, &[EditorOfB], true);
-    add(c, &[(Secret, "partners-deleted"), (ConfigMap, "partners-deleted")], &[EditorOfB], true);
+    for kind in [Secret, ConfigMap] {
+        add(c, &DELETED.map(|name| (kind, name)), &[EditorOfB], true);
+    }
     add(c, &[(Secret, "gateway"), (Secret, "gateway-cacert")], &[EditorOfB], true);
     // What the agent writes: from the source Secret, or what a stolen token of the agent has in its place (docs/tenants.md).
     add(a, &kept, &[EditorOfA, Agent], false);
@@ -85,7 +87,9 @@ fn texts(object: &Object, stored: &Value) -> String {
     let is_secret = object.kind == Secret;
     let plain = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let of = |field: &str, decode: &dyn Fn(&Value) -> String| {
-        stored[field].as_object().into_iter().flat_map(|map| map.values()).map(decode).collect::<String>()
+        let entries = stored[field].as_object().into_iter().flatten();
+        // No program takes CAs of its clients or servers from a kubeconfig in these Secrets.
+        entries.filter(|(key, _)| *key != "kubeconfig").map(|(_, value)| decode(value)).collect::<String>()
     };
     let all = of("data", if is_secret { &decoded } else { &plain }) + &of("binaryData", &decoded);
     all.split_whitespace().collect()

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use super::Actor;
-use super::objects::{Kind, Kind::*, Object, Tenants, content, list};
+use super::objects::{DELETED, Kind, Kind::*, Object, Tenants, content, list};
 use crate::policies::Policies;
 use crate::rights::install_components;
 use crate::stage::{deployment, istio};
@@ -379,11 +379,13 @@ fn static_status(cluster: &Cluster, ns: &str, ca: &Authority) -> Result<()> {
         "notAfter": "2099-01-01T00:00:00Z", "pem": ca.pem() }]);
     status["leaves"] = json!([{ "kind": "Client", "namespace": ns, "name": "shop", "subject": "CN=shop",
         "notAfter": "2099-01-01T00:00:00Z", "pem": ca.issue_client("shop")?.0 }]);
-    let source = |kind: &str| {
-        json!({ "kind": kind, "namespace": ns, "name": "partners-deleted", "usedBy": "Gateway apps/public spec.servers[0]",
-            "acceptsClients": true })
+    let source = |kind: &'static str| {
+        DELETED.map(|name| {
+            json!({ "kind": kind, "namespace": ns, "name": name, "usedBy": "Gateway apps/public spec.servers[0]",
+                "acceptsClients": true })
+        })
     };
-    status["trustSources"] = json!([source("Secret"), source("ConfigMap")]);
+    status["trustSources"] = json!([source("Secret"), source("ConfigMap")].concat());
     let patch = json!({ "status": status }).to_string();
     let args = ["patch", "gatewaysecret", "static", "--subresource=status", "--type=merge", "--patch", &patch];
     cluster.kubectl(args).ns(ns).ok()?;
