@@ -115,7 +115,7 @@ impl Object {
 
     pub(super) async fn get(&self, client: &Client) -> Result<Option<Value>> {
         let stored = self.api(client).get_opt(&self.name).await.with_context(|| self.to_string())?;
-        Ok(stored.map(|stored| serde_json::to_value(stored)).transpose()?)
+        Ok(stored.map(serde_json::to_value).transpose()?)
     }
 
     /// Deletes it, whatever finalizers it has. A cleaner is not judged.
