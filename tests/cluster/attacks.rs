@@ -335,7 +335,8 @@ fn writes_of_a_grammar_give_no_ca_and_no_token_and_stop_no_rotation(cluster: &Cl
             }
             scene.runtime.block_on(oracle.protect(&scene.admin))?;
             let started = Instant::now();
-            let (records, violations) = scene.runtime.block_on(flood(&scene, &oracle, chains))?;
+            let flooded = scene.runtime.block_on(flood(&scene, &oracle, chains));
+            let (records, violations) = flooded.with_context(|| format!("after {sent} writes"))?;
             took += started.elapsed();
             sent += records.len();
             for record in &records {

@@ -129,36 +129,45 @@ impl Object {
         ignore_missing(api.delete(&self.name, &DeleteParams::background()).await)
     }
 
-    /// Stores this content, in place of one that is being deleted, too.
+    /// Stores this content, in place of one that is being deleted, too. An actor may write at the same time.
     pub(super) async fn put(&self, client: &Client, cleaner: &Client, wanted: &Value) -> Result<()> {
-        let write = async {
-            let mut wanted = wanted.clone();
-            let stored = self.get(client).await?;
-            let is_replaceable = stored.as_ref().is_some_and(|stored| {
-                stored["metadata"]["deletionTimestamp"].is_null()
-                    && stored["immutable"].is_null()
-                    && stored["type"] == wanted["type"]
-                    && stored["roleRef"] == wanted["roleRef"]
-            });
-            match stored {
-                Some(stored) if is_replaceable => {
-                    if content(&stored) == wanted {
-                        return Ok(());
-                    }
-                    wanted["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"].clone();
-                    let params = PostParams::default();
-                    self.api(client).replace(&self.name, &params, &serde_json::from_value(wanted)?).await?;
-                }
-                stored => {
-                    if stored.is_some() {
-                        self.remove(cleaner).await?;
-                    }
-                    self.api(client).create(&PostParams::default(), &serde_json::from_value(wanted)?).await?;
-                }
+        const TRIES: usize = 20;
+        let is_conflict = |error: &anyhow::Error| error.downcast_ref().is_some_and(|error| has_code(error, 409));
+        for _ in 1..TRIES {
+            match self.try_put(client, cleaner, wanted).await {
+                Err(error) if is_conflict(&error) => {}
+                result => return result.with_context(|| format!("restoring {self}")),
             }
-            anyhow::Ok(())
-        };
-        write.await.with_context(|| format!("restoring {self}"))
+        }
+        self.try_put(client, cleaner, wanted).await.with_context(|| format!("restoring {self}"))
+    }
+
+    async fn try_put(&self, client: &Client, cleaner: &Client, wanted: &Value) -> Result<()> {
+        let mut wanted = wanted.clone();
+        let stored = self.get(client).await?;
+        let is_replaceable = stored.as_ref().is_some_and(|stored| {
+            stored["metadata"]["deletionTimestamp"].is_null()
+                && stored["immutable"].is_null()
+                && stored["type"] == wanted["type"]
+                && stored["roleRef"] == wanted["roleRef"]
+        });
+        match stored {
+            Some(stored) if is_replaceable => {
+                if content(&stored) == wanted {
+                    return Ok(());
+                }
+                wanted["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"].clone();
+                let params = PostParams::default();
+                self.api(client).replace(&self.name, &params, &serde_json::from_value(wanted)?).await?;
+            }
+            stored => {
+                if stored.is_some() {
+                    self.remove(cleaner).await?;
+                }
+                self.api(client).create(&PostParams::default(), &serde_json::from_value(wanted)?).await?;
+            }
+        }
+        Ok(())
     }
 }
 
