@@ -15,7 +15,7 @@ use crate::rewrite::{PatchText, Write, rewrite};
 use crate::trust::Certificate;
 
 /// Rewrites a Gateway or workload to use the managed Secret, and adds CAs to the Secret of a declared client, or to one with the annotation
-/// `trustspan.dev/carry-over`. Never denies, and decides the same on a dry run.
+/// `trustspan.dev/carry-over`, unless the agent writes it. Never denies, and decides the same on a dry run.
 pub fn mutate(request: &Request<'_>, registry: &Registry, now: Timestamp) -> Decision {
     let (Operation::Create | Operation::Update, "") = (request.operation, request.sub_resource) else {
         return Decision::default();
@@ -23,7 +23,9 @@ pub fn mutate(request: &Request<'_>, registry: &Registry, now: Timestamp) -> Dec
     let Some(object) = request.object else { return Decision::default() };
     let old = request.old_object.filter(|_| request.operation == Operation::Update);
     if let Kind { group: "", version: "v1", kind: "Secret" } = request.kind {
-        let patch = request.stored_object().map(|object| added_cas(object, old, request.namespace, registry, now));
+        // Whatever the labels and annotations are that others give to what the agent writes: it would take out again what is added, and so on.
+        let object = request.stored_object().filter(|_| !request.by_agent);
+        let patch = object.map(|object| added_cas(object, old, request.namespace, registry, now));
         return Decision { patch: patch.unwrap_or_default(), ..Decision::default() };
     }
     let write = Write { kind: request.kind, namespace: request.namespace, object, old, by_agent: request.by_agent };

@@ -31,7 +31,7 @@ pub fn policies(agent: &str, excluded: &[&str], severities: &Severities) -> [Val
         for_each(binding(KEPT_BY_AGENT.id)),
         managed_renamed(),
         binding(MANAGED_RENAMED.id),
-        client_bundle(excluded),
+        client_bundle(agent, excluded),
         for_each(binding(CLIENT_BUNDLE)),
     ]
 }
@@ -209,8 +209,8 @@ const ONE_CERTIFICATE: &str = "[object.?data[?\"ca.crt\"].orValue(\"\")].exists(
     && ![\"LS0tLS1CRUdJTi\", \"0tLS0tQkVHSU4g\", \"tLS0tLUJFR0lOI\"].exists(b, c.substring(36).contains(b)))";
 
 /// Judges the Secret of a declared client whose `ca.crt` is one CA, as an issuer writes it: that has to be the whole bundle. A webhook that runs
-/// adds the rest before, so several CAs are not judged.
-fn client_bundle(excluded: &[&str]) -> Value {
+/// adds the rest before, so several CAs are not judged. What the agent writes is no Secret of a client, whatever its labels are.
+fn client_bundle(agent: &str, excluded: &[&str]) -> Value {
     let of_this = format!(
         "object.metadata.?labels[?{CLIENT_LABEL:?}].orValue(\"\") == params.metadata.name\n\
          && params.spec.?mode.orValue(\"Bundle\") == \"Bundle\""
@@ -239,6 +239,7 @@ fn client_bundle(excluded: &[&str]) -> Value {
                     "expression": "request.operation != \"UPDATE\" || !has(object.metadata.deletionTimestamp)\n\
                         || object.?data != oldObject.?data",
                 },
+                { "name": "not-the-agent", "expression": format!("request.userInfo.username != {agent:?}") },
                 { "name": "client-of-this-gatewaysecret", "expression": of_this },
                 { "name": "one-ca", "expression": ONE_CERTIFICATE },
             ],

@@ -583,3 +583,19 @@ fn truststores_of_a_client_get_the_cas_that_its_bundle_gets() {
     let (is_unchanged, ..) = admitted(&written(&ca_crt, &new, "new, old"), &stored);
     assert!(is_unchanged, "what cert-manager renders from the whole bundle is not changed");
 }
+
+#[test]
+fn no_old_ca_is_carried_into_a_write_of_the_agent() {
+    let (old, new) = (ca("old"), ca("new"));
+    let annotated = |ca: &Authority| {
+        let annotations = json!({"trustspan.dev/carry-over": "true"});
+        with(secret(ca, &ca.leaf("shop.example.com")), "/metadata/annotations", annotations)
+    };
+    let (old, new) = (annotated(&old), annotated(&new));
+    let is_patched = |by_agent| {
+        let request = Request { by_agent, ..request(Operation::Update, Some(&new), Some(&old)) };
+        !mutate(&request, &Registry::new([used()]), now()).patch.is_empty()
+    };
+    assert!(is_patched(false));
+    assert!(!is_patched(true), "the agent has left it out");
+}

@@ -59,6 +59,22 @@ impl<'c> Registration<'c> {
         scope: &Scope,
         patience: Patience,
     ) -> Result<Self> {
+        Self::named(yaml, &format!("-{}", cluster.unique()), cluster, server, scope, patience)
+    }
+
+    /// The base with its own names, which RBAC knows. A test that uses this runs alone.
+    pub(crate) fn as_shipped(cluster: &'c Cluster, server: &Server<'_>, scope: &Scope) -> Result<Self> {
+        Self::named(&shipped("webhooks.yaml")?, "", cluster, server, scope, Patience::Longest)
+    }
+
+    fn named(
+        yaml: &str,
+        suffix: &str,
+        cluster: &'c Cluster,
+        server: &Server<'_>,
+        scope: &Scope,
+        patience: Patience,
+    ) -> Result<Self> {
         let documents: Vec<Value> = serde_saphyr::from_multiple(yaml)?;
         let namespace = match scope {
             Scope::Namespaces(names) => names.first().context("a scope of no namespace")?.clone(),
@@ -72,7 +88,7 @@ impl<'c> Registration<'c> {
                 "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration" => kind.to_lowercase(),
                 _ => continue,
             };
-            let name = format!("{}-{}", configuration["metadata"]["name"].as_str().unwrap_or(PROBE), cluster.unique());
+            let name = configuration["metadata"]["name"].as_str().unwrap_or(PROBE).to_owned() + suffix;
             configuration["metadata"]["name"] = name.as_str().into();
             let webhooks = configuration["webhooks"].as_array_mut().context("a configuration without webhooks")?;
             for webhook in webhooks.iter_mut() {
@@ -81,7 +97,7 @@ impl<'c> Registration<'c> {
                     webhook["timeoutSeconds"] = json!(LONGEST);
                 }
             }
-            webhooks.push(probe(&name));
+            webhooks.push(probe(&resource, &name));
             manifests += &format!("---\n{configuration}\n");
             registration.configurations.push((resource, name));
         }
@@ -96,12 +112,12 @@ impl<'c> Registration<'c> {
     pub(crate) fn wait_current(cluster: &'c Cluster, namespace: &str) -> Result<()> {
         let mut probes = Self { cluster, configurations: Vec::new(), namespace: namespace.to_owned() };
         for kind in ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"] {
-            let name = format!("{PROBE}-{}", cluster.unique());
+            let (resource, name) = (kind.to_lowercase(), format!("{PROBE}-{}", cluster.unique()));
             let configuration = json!({
                 "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind,
-                "metadata": { "name": name }, "webhooks": [probe(&name)],
+                "metadata": { "name": name }, "webhooks": [probe(&resource, &name)],
             });
-            probes.configurations.push((kind.to_lowercase(), name));
+            probes.configurations.push((resource, name));
             cluster.kubectl(["create", "-f", "-"]).stdin(configuration.to_string()).ok()?;
         }
         probes.wait_heeded(true)
@@ -131,10 +147,10 @@ impl<'c> Registration<'c> {
     /// ends with a webhook at an address without a server, which rejects its requests. When it rejects one, the
     /// webhooks before it are in use too.
     fn wait_heeded(&self, heeded: bool) -> Result<()> {
-        for (_, name) in &self.configurations {
+        for (resource, name) in &self.configurations {
             let object = json!({
                 "apiVersion": "v1", "kind": "ConfigMap",
-                "metadata": { "name": PROBE, "labels": { PROBE: name } },
+                "metadata": { "name": PROBE, "labels": { PROBE: format!("{resource}.{name}") } },
             });
             let what = format!("the API server to {} {name}", if heeded { "heed" } else { "forget" });
             wait_for(&what, Duration::from_secs(30), || {
@@ -177,7 +193,7 @@ fn point(webhook: &mut Value, server: &Server<'_>, scope: &Scope) -> Result<()> 
 }
 
 /// A webhook that rejects every ConfigMap with its label, because no server listens at its address.
-fn probe(configuration: &str) -> Value {
+fn probe(resource: &str, configuration: &str) -> Value {
     json!({
         "name": format!("{PROBE}.trustspan.dev"),
         "admissionReviewVersions": ["v1"],
@@ -185,7 +201,7 @@ fn probe(configuration: &str) -> Value {
         "failurePolicy": "Fail",
         "timeoutSeconds": 1,
         "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"], "operations": ["CREATE"] }],
-        "objectSelector": { "matchLabels": { PROBE: configuration } },
+        "objectSelector": { "matchLabels": { PROBE: format!("{resource}.{configuration}") } },
         // Port 1 (tcpmux) is privileged and unused, so the connection is refused at once.
         "clientConfig": { "url": format!("https://127.0.0.1:1/{PROBE}") },
     })

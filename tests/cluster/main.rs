@@ -22,6 +22,7 @@ macro_rules! cases {
 mod abandoned;
 mod agent;
 mod agent_mode;
+mod attacks;
 mod bad_inputs;
 mod bed;
 mod break_glass;
@@ -83,6 +84,7 @@ const MODULES: &[&[Case]] = &[
     abandoned::CASES,
     agent::CASES,
     agent_mode::CASES,
+    attacks::CASES,
     bad_inputs::CASES,
     bed::CASES,
     break_glass::CASES,

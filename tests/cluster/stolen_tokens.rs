@@ -487,8 +487,12 @@ fn approver_secrets(token: &mut Token<'_>, ns: &str) -> Result<()> {
         object
     };
     let other = identity_labels("other");
+    let mut with_ca = labelled(ns, identity_labels(ns), "Opaque");
+    with_ca["metadata"]["name"] = json!(format!("{SOURCE}-cacert"));
+    with_ca["data"] = json!({ "ca.crt": "" });
     for (what, object, expected) in [
         ("a bootstrap kubeconfig", labelled(ns, identity_labels(ns), "Opaque"), Allowed),
+        ("a Secret from which the agent takes CAs", with_ca, denied(APPROVER_SECRETS)),
         ("a kubeconfig of another namespace", labelled(ns, other, "Opaque"), denied(APPROVER_SECRETS)),
         ("a Secret without labels", labelled(ns, json!({}), "Opaque"), denied(APPROVER_LABELS)),
         (
