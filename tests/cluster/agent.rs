@@ -221,7 +221,7 @@ fn a_cluster_trust_bundle_gets_only_cas_of_the_signers(cluster: &Cluster) -> Res
             [json!({ "kind": "ClusterTrustBundle", "name": name }), json!({ "kind": "ConfigMap", "name": "trust" })];
         kept.set("trustBundleTargets", &json!(targets))?;
         kept.write_root(&old)?;
-        kept.agents.grant()?;
+        kept.agents.grant_with(&[format!("--allow-cluster-trust-bundle={name}")])?;
         let signers = cluster.temp_dir("signers")?.join("ca.crt");
         std::fs::write(&signers, old.pem())?;
         kept.agents.more.push(format!("--signers={}", signers.display()));
