@@ -240,7 +240,7 @@ fn mirrored_client_ca_of_an_api_server_rotates_under_load(cluster: &Cluster) -> 
         mirror.wait_answer(
             &format!("/healthz/mirrored-file{}", file.display()),
             500,
-            "CN=evil is in the source, and neither",
+            "CN=evil is neither in the file of --signers",
         )?;
         ensure!(fs::read_to_string(&file)? == ca.pem().replace("\r\n", "\n"), "the file has changed");
         is_refused(cluster, &runtime, port, &evil)
