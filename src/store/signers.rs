@@ -1,7 +1,7 @@
 //! Reads the file of `--signers`.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
 use jiff::Timestamp;
@@ -19,7 +19,11 @@ pub(crate) fn read(path: Option<&Path>, now: Timestamp) -> Signers {
         File::open(path)?.take(MAX_BYTES).read_to_end(&mut text)?;
         Ok(text)
     };
-    let certificates = text().map_err(|error| error.to_string()).and_then(|text| loadable::certificates(&text, now));
+    let text = text().map_err(|error| match error.kind() {
+        ErrorKind::NotFound => "no such file".to_owned(),
+        _ => error.to_string(),
+    });
+    let certificates = text.and_then(|text| loadable::certificates(&text, now));
     match certificates {
         Ok(certificates) => Signers::Of(certificates),
         Err(why) => Signers::Unusable(format!("--signers {}: {why}", path.display())),

@@ -389,7 +389,9 @@ fn writes_of_a_grammar_give_no_ca_and_no_token_and_stop_no_rotation(cluster: &Cl
         messages.iter().for_each(|message| println!("  failed: {message}"));
         Ok(())
     };
-    cluster.with_temp_ns(|a| cluster.with_temp_ns(|b| cluster.with_temp_ns(|c| run(a, b, c))))
+    let outcome = cluster.with_temp_ns(|a| cluster.with_temp_ns(|b| cluster.with_temp_ns(|c| run(a, b, c))));
+    scene::remove_outside(cluster)?;
+    outcome
 }
 
 /// An existing owner in each namespace of a tenant.

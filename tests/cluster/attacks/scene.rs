@@ -347,20 +347,33 @@ fn prepare(cluster: &Cluster, tenants: &Tenants, ca: &Authority, other_ca: &Auth
     ] {
         cluster.kubectl(["create", "-f", "-"]).ns(b).stdin(object.to_string()).ok()?;
     }
+    for (ns, object) in outside() {
+        cluster.apply(ns, &object.to_string())?;
+    }
+    static_status(cluster, c, other_ca)
+}
+
+/// The objects outside of the tenants' namespaces, each with its namespace.
+fn outside() -> Vec<(&'static str, Value)> {
     let token = json!({
         "apiVersion": "v1", "kind": "Secret", "type": "bootstrap.kubernetes.io/token",
-        "metadata": { "namespace": "kube-system", "name": "bootstrap-token-kubead" },
+        "metadata": { "name": "bootstrap-token-kubead" },
         "data": { "token-id": base64("kubead"), "token-secret": base64("0123456789abcdef") },
     });
     let mut limiter = deployment("envoy-ratelimit", "envoy-rate-limit", &[]);
     limiter["spec"]["replicas"] = json!(0);
-    cluster.apply("kube-system", &token.to_string())?;
-    cluster.apply("trustspan-system", &secret("trustspan-webhook-tls", "").to_string())?;
-    for name in ["envoy-gateway", "envoy", "envoy-rate-limit", "envoy-oidc-hmac"] {
-        cluster.apply("envoy-gateway-system", &secret(name, "").to_string())?;
+    let envoys = ["envoy-gateway", "envoy", "envoy-rate-limit", "envoy-oidc-hmac"].map(|name| secret(name, ""));
+    let envoys = envoys.into_iter().chain([limiter]).map(|object| ("envoy-gateway-system", object));
+    let serving = ("trustspan-system", secret("trustspan-webhook-tls", ""));
+    [("kube-system", token), serving].into_iter().chain(envoys).collect()
+}
+
+/// Other tests begin without them.
+pub(super) fn remove_outside(cluster: &Cluster) -> Result<()> {
+    for (ns, object) in outside() {
+        cluster.kubectl(["delete", "--ignore-not-found", "-f", "-"]).ns(ns).stdin(object.to_string()).ok()?;
     }
-    cluster.apply("envoy-gateway-system", &limiter.to_string())?;
-    static_status(cluster, c, other_ca)
+    Ok(())
 }
 
 /// A GatewaySecret that no agent reconciles. Its gateways took CAs from a Secret and a ConfigMap that were deleted.
