@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::{
     issuer::{CANARY, Data, SERVER},
     objects::{self, certificate, gateway, gateway_of, http_route, route},
-    run::{finish, summary},
+    run::summary,
     scenarios::{OTHER, SHOP},
     testbed::{SOON, wait_for},
     upstream,
@@ -130,7 +130,7 @@ pub(crate) fn plain_name(world: &mut World<'_>) -> Result<()> {
     shop(world, &tls)
 }
 
-/// A Gateway that its finalizer keeps. istiod serves it until it is gone, so its changes are judged.
+/// A Gateway that its finalizer keeps until the end of the run. istiod serves it until it is gone, so its changes are judged.
 pub(crate) fn in_deletion(world: &mut World<'_>) -> Result<()> {
     credential_name(world)?;
     world.patch(SHOP_GATEWAY, &json!({ "metadata": { "finalizers": ["example.com/hold"] } }))?;
@@ -141,16 +141,6 @@ pub(crate) fn in_deletion(world: &mut World<'_>) -> Result<()> {
     let said = patch.fails()?;
     ensure!(said.contains("admits-everybody"), "expected the change to be denied, saw {said}");
     Ok(())
-}
-
-/// The CA is rotated as with any other Gateway. Then it may go.
-pub(crate) fn rotate_and_let_go(world: &mut World<'_>) -> Result<()> {
-    world.step("CA rotated")?;
-    world.rotate_ca()?;
-    finish(world)?;
-    let stored = world.cluster.get("gateways.networking.istio.io", &world.ns, "shop")?;
-    ensure!(stored["metadata"]["deletionTimestamp"].is_string(), "the Gateway is not in deletion: {stored}");
-    world.patch(SHOP_GATEWAY, &json!({ "metadata": { "finalizers": null } }))
 }
 
 /// A server that accepts clients by the hashes of their certificates.

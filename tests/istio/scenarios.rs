@@ -234,10 +234,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     scenario("ca_of_the_first_credential", acts::other_first, holds("other", acts::run_printed)),
     scenario("managed_cacert_secret", acts::managed_cacert, holds(MANAGED_CACERT, acts::run_printed)),
     scenario("ca_by_a_plain_secret_name", acts::plain_name, Expected::Denied(SERVER)),
-    Scenario {
-        is_long: true,
-        ..scenario("gateway_in_deletion", acts::in_deletion, Expected::Otherwise(acts::rotate_and_let_go))
-    },
+    Scenario { is_long: true, ..scenario("gateway_in_deletion", acts::in_deletion, Expected::Clean) },
     scenario("pinned_clients", acts::pinned, holds("verifyCertificateHash", acts::let_in_by_name)),
     Scenario {
         hosts: &[SHOP, OTHER],
