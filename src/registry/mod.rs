@@ -18,7 +18,7 @@ pub(crate) use resolution::{owner_of_certificate, rename_secret};
 pub use rewrite_blocker::RewriteBlocker;
 
 use crate::api::TrustSourceUse;
-use crate::api::names::managed_config_map_name;
+use crate::api::names::{CACERT_SUFFIX, managed_config_map_name};
 use crate::trust::{GatewayUse, SecretUsage, UsageKind};
 
 /// A snapshot of all GatewaySecrets. Memory grows with GatewaySecrets, never with Secrets.
@@ -101,8 +101,8 @@ impl<'a> Rename<'a> {
 }
 
 impl Registry {
-    /// Builds the snapshot. Of two GatewaySecrets that claim the same name in a namespace, as source or as managed Secret,
-    /// the older one is used (`creationTimestamp`, then name), and the other has no effect.
+    /// Builds the snapshot. Of two GatewaySecrets that claim the same name in a namespace, as source or as managed Secret or as the `-cacert`
+    /// Secret of one, the older one is used (`creationTimestamp`, then name), and the other has no effect.
     pub fn new(entries: impl IntoIterator<Item = impl Into<Arc<Entry>>>) -> Self {
         let mut entries: Vec<Arc<Entry>> = entries.into_iter().map(Into::into).collect();
         entries.sort_by(|a, b| a.seniority().cmp(&b.seniority()));
@@ -110,7 +110,12 @@ impl Registry {
         for (index, entry) in entries.iter().enumerate() {
             let names = [(entry.source_name(), Role::Source), (entry.managed_name(), Role::Managed)];
             let claims = registry.claims.entry(entry.namespace.clone()).or_default();
-            let owner = names.iter().find_map(|(name, _)| claims.get(*name)).map(|(owner, _)| *owner);
+            // Gateways take CAs from the `-cacert` Secret of a name, so that belongs to the name.
+            let claim = |name: &str| {
+                let pair = name.strip_suffix(CACERT_SUFFIX).and_then(|pair| claims.get(pair));
+                claims.get(name).or(pair).or_else(|| claims.get(&format!("{name}{CACERT_SUFFIX}")))
+            };
+            let owner = names.iter().find_map(|(name, _)| claim(name)).map(|(owner, _)| *owner);
             // The CRD rejects a doubled name, but a manifest can contain it.
             if let Some(owner) = owner.or_else(|| entry.doubled_name().map(|_| index)) {
                 let conflicts = registry.conflicts.entry(entry.namespace.clone()).or_default();
@@ -178,7 +183,7 @@ impl Registry {
         if let Some((index, role)) = claim(name) {
             return Some((&self.entries[*index], *role));
         }
-        let (index, _) = claim(name.strip_suffix(crate::api::names::CACERT_SUFFIX)?)?;
+        let (index, _) = claim(name.strip_suffix(CACERT_SUFFIX)?)?;
         Some((&self.entries[*index], Role::CacertSibling))
     }
 

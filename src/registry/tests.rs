@@ -300,3 +300,16 @@ fn secrets_of_different_namespaces_are_different() {
     assert_eq!(names(None, "gw").doubled_name(), Some("gw"));
     assert_eq!(elsewhere.issuing_namespaces().collect::<Vec<_>>(), ["mesh", "cert-manager"]);
 }
+
+#[test]
+fn the_cacert_secret_of_a_name_belongs_to_the_older_gateway_secret() {
+    let older = entry("mesh", "root", "gw");
+    for (source, managed) in [("gw-cacert", "second"), ("second", "gw-cacert"), ("root-cacert", "second")] {
+        let mut younger = entry("mesh", source, managed);
+        younger.created = Some(Timestamp::MAX);
+        let registry = Registry::new([older.clone(), younger.clone()]);
+        assert_eq!(registry.conflict(&younger).map(|owner| owner.name.as_str()), Some(older.name.as_str()));
+        let (owner, role) = registry.role("mesh", "gw-cacert").unwrap();
+        assert_eq!((owner.managed_name(), role), ("gw", Role::CacertSibling));
+    }
+}
