@@ -1,6 +1,6 @@
 //! Seven signers of client certificates that rotate independently: the GatewaySecret's own, and six of `spec.additionalTrust`.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::agent::kept;
@@ -70,6 +70,12 @@ fn seven_signers_make_one_write_for_each_rotation(cluster: &Cluster) -> Result<(
         // Another write of the same CA does not begin a rotation.
         write_signer(kept, 1, &signers[1])?;
         kept.cluster.kubectl(["annotate", "secret", "signer-1", "note=unrelated"]).ns(kept.ns).ok()?;
+        // The last CA is as long in use by then as the new delay, so that no earlier one is dropped before it.
+        wait_for("all gateways to use all CAs", SOON, || {
+            let status = kept.status()?;
+            let mut bundle = status["bundle"].as_array().context("a bundle")?.iter();
+            Ok(bundle.all(|anchor| anchor["converged"] == true))
+        })?;
         kept.set_client_delay("1s")?;
         kept.wait_bundle(&std::iter::once(&own).chain(&signers).collect::<Vec<_>>())?;
         kept.wait_phase("Steady")?;
