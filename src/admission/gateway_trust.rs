@@ -49,7 +49,7 @@ pub(super) fn notes(kind: Kind<'_>, object: &Json<'_>, namespace: &str, registry
             TrustSource::Unknowable(what) => (*what).to_owned(),
         };
         let (own, name) = (&entry.namespace, entry.name_in(namespace));
-        let is_allowed = own == namespace || entry.spec.clients.namespaces.iter().any(|listed| listed == namespace);
+        let is_allowed = entry.client_namespaces().any(|listed| listed == namespace);
         let condition = if is_allowed {
             String::new()
         } else {

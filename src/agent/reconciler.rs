@@ -347,8 +347,8 @@ impl Reconciler {
         }
         if !plan.client_bundle.is_empty() {
             self.leadership.ensure_leader()?;
-            let signers = signers::read(self.signers.as_deref(), now);
-            trust_bundles::apply(&entry, bundle_targets, &plan, &signers, &mut self.failures).await;
+            let signers = || signers::read(self.signers.as_deref(), now);
+            trust_bundles::apply(&entry, bundle_targets, &plan, signers, &mut self.failures).await;
         }
         let synced = match (self.failures.reported(), self.failures.condition_message()) {
             (Some(error), Some(message)) => (ConditionStatus::False, error.reason(), message),

@@ -74,16 +74,6 @@ fn leaves_namespace(entry: &Entry, target: &TrustBundleTarget) -> bool {
     target.kind == TrustBundleTargetKind::ClusterTrustBundle || namespace(entry, target) != entry.namespace
 }
 
-/// Kind, namespace and name.
-fn full_name(entry: &Entry, target: &TrustBundleTarget) -> String {
-    match target.kind {
-        TrustBundleTargetKind::ClusterTrustBundle => format!("{} {}", target.kind.name(), target.name),
-        TrustBundleTargetKind::ConfigMap | TrustBundleTargetKind::Secret => {
-            format!("{} {}/{}", target.kind.name(), namespace(entry, target), target.name)
-        }
-    }
-}
-
 /// JSON pointer to the bundle in a target's object.
 fn pointer(target: &TrustBundleTarget) -> String {
     match target.kind {
@@ -162,7 +152,7 @@ impl BundleTarget {
         let namespace = namespace(entry, &target);
         if namespace != entry.namespace && !is_owned {
             return Err(AgentError::NotGranted {
-                target: full_name(entry, &target),
+                target: target.object(),
                 namespace: namespace.to_owned(),
                 label: format!("{}_{}", entry.namespace, entry.name),
             });
@@ -194,21 +184,23 @@ pub(super) async fn apply(
     entry: &Entry,
     targets: Vec<BundleTarget>,
     plan: &Plan,
-    signers: &Signers,
+    signers: impl FnOnce() -> Signers,
     failures: &mut WriteFailures,
 ) {
     let text: String = plan.client_bundle.iter().map(Certificate::pem).collect();
-    let refusal = signers.refusal(&plan.client_bundle);
+    let leaves = |target: &TrustBundleTarget| leaves_namespace(entry, target);
+    // Most bundles stay in their namespace, and need no file and no signatures.
+    let is_pinned = targets.iter().any(|target| leaves(&target.target));
+    let refusal = is_pinned.then(|| signers().refusal(&plan.client_bundle)).flatten();
     for BundleTarget { target, found } in targets {
         let write = PlannedWrite::Target(target.clone());
         let keeps_order = plan.unordered.is_none() || target.kind.keeps_order();
         if !keeps_order || !failures.is_due(&write) {
             continue;
         }
-        let refusal = refusal.clone().filter(|_| leaves_namespace(entry, &target));
-        let outcome = match refusal {
-            Some(why) => Err(AgentError::NotOfSigners { target: full_name(entry, &target), why }),
-            None => BundleTarget { target, found }.apply(entry, &text).await,
+        let outcome = match &refusal {
+            Some(why) if leaves(&target) => Err(AgentError::NotOfSigners { target: target.object(), why: why.clone() }),
+            _ => BundleTarget { target, found }.apply(entry, &text).await,
         };
         failures.record(write, outcome);
     }

@@ -60,13 +60,22 @@ impl TrustBundleTargetKind {
 const READERS: &str = "readers of ";
 
 impl TrustBundleTarget {
+    /// Its object, for people: kind, namespace if it is another one, and name.
+    pub fn object(&self) -> String {
+        let Self { kind, namespace, name, .. } = self;
+        match namespace {
+            Some(namespace) if *kind != TrustBundleTargetKind::ClusterTrustBundle => {
+                format!("{} {namespace}/{name}", kind.name())
+            }
+            _ => format!("{} {name}", kind.name()),
+        }
+    }
+
     /// Its readers, for people, and as a name that no Secret can have.
     pub fn readers(&self) -> String {
-        let Self { kind, namespace, name, key } = self;
-        match (kind, namespace) {
-            (TrustBundleTargetKind::ClusterTrustBundle, _) => format!("{READERS}ClusterTrustBundle {name}"),
-            (kind, None) => format!("{READERS}{} {name} ({key})", kind.name()),
-            (kind, Some(namespace)) => format!("{READERS}{} {namespace}/{name} ({key})", kind.name()),
+        match self.kind {
+            TrustBundleTargetKind::ClusterTrustBundle => format!("{READERS}{}", self.object()),
+            _ => format!("{READERS}{} ({})", self.object(), self.key),
         }
     }
 

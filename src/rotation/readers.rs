@@ -169,7 +169,7 @@ fn referrer(object: &Value) -> Referrer {
 /// namespace applies to the proxies that it selects.
 fn is_granted(entry: &Entry, from: &Referrer, grants: &Grants) -> bool {
     let may_use = |name| grants.allow(from, SourceKind::Secret, &entry.namespace, name);
-    entry.spec.clients.namespaces.contains(&from.namespace)
+    entry.client_namespaces().any(|listed| listed == from.namespace)
         || [entry.source_name(), entry.managed_name()].into_iter().any(may_use)
 }
 

@@ -1,8 +1,8 @@
-//! Replaces files atomically.
+//! Replaces files atomically, and reads them.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, Permissions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::Path;
 
@@ -10,6 +10,19 @@ use std::path::Path;
 const SUFFIX_LENGTH: usize = 6;
 /// The most bytes of the file's name in the name of its temporary file, which has to be shorter than 256 bytes.
 const NAME_PART: usize = 200;
+
+/// The most bytes that are read of a file: more than a Secret can hold.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// The content of a file of certificates, of which at most 4 MiB are read.
+///
+/// # Errors
+/// When it cannot be read.
+pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    File::open(path)?.take(MAX_BYTES).read_to_end(&mut content)?;
+    Ok(content)
+}
 
 /// Replaces a file, or creates it with permission bits `new_mode`; missing directories are created. A reader sees the old content or the new one, and
 /// so does the next boot after a power failure (rename(2) and fsync(2)). An existing file keeps its permission bits, owner and group; a symbolic link

@@ -1,25 +1,17 @@
 //! Reads the file of `--signers`.
 
-use std::fs::File;
-use std::io::{self, ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use jiff::Timestamp;
 
+use super::atomic_file;
 use crate::trust::{Signers, loadable};
-
-/// The most bytes that are read: more than a Secret can hold.
-const MAX_BYTES: u64 = 4 << 20;
 
 /// The signers, read each time: the file changes when one is added. Without a file every CA is accepted.
 pub(crate) fn read(path: Option<&Path>, now: Timestamp) -> Signers {
     let Some(path) = path else { return Signers::Any };
-    let text = || -> io::Result<Vec<u8>> {
-        let mut text = Vec::new();
-        File::open(path)?.take(MAX_BYTES).read_to_end(&mut text)?;
-        Ok(text)
-    };
-    let text = text().map_err(|error| match error.kind() {
+    let text = atomic_file::read(path).map_err(|error| match error.kind() {
         ErrorKind::NotFound => "no such file".to_owned(),
         _ => error.to_string(),
     });

@@ -1,7 +1,6 @@
 //! The file on disk: reads it, and carries out a decision.
 
-use std::fs::File;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,9 +11,6 @@ use super::metrics::MirrorMetrics;
 use super::source::{Stored, WatchedSource};
 use crate::health::CheckResult;
 use crate::store::{atomic_file, signers};
-
-/// The most bytes that are read of a file: more than a Secret can hold.
-const MAX_BYTES: u64 = 4 << 20;
 
 /// A mirrored file.
 pub(super) struct MirroredPath {
@@ -169,12 +165,7 @@ fn write_failure(path: &Path, error: &io::Error) -> CheckResult {
 }
 
 fn read_disk(path: &Path, now: Timestamp) -> Disk {
-    let read = || -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        File::open(path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    match read() {
+    match atomic_file::read(path) {
         Ok(bytes) => decision::read(&bytes, now),
         Err(error) if error.kind() == ErrorKind::NotFound => Disk::Absent,
         Err(error) => Disk::Unusable(error.to_string()),
