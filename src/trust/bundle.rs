@@ -152,7 +152,7 @@ fn certificate(block: &Block, aux: bool) -> Result<Certificate, String> {
     if aux && !trailing.is_empty() && !der::is_aux(trailing) {
         return Err("bytes follow the certificate in its block; remove them".to_owned());
     }
-    certificate.rejects_clients = aux && der::rejects_clients(trailing);
+    certificate.trusts_clients = der::trusts_clients(trailing).filter(|_| aux);
     Ok(certificate)
 }
 

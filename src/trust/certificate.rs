@@ -21,8 +21,8 @@ pub struct Certificate {
     pub der: Vec<u8>,
     /// Whether bytes followed it where it was read.
     pub has_trailing_bytes: bool,
-    /// Whether OpenSSL's trust settings after it reject the use for clients (`TRUSTED CERTIFICATE`).
-    pub rejects_clients: bool,
+    /// Whether OpenSSL's trust settings after it (`TRUSTED CERTIFICATE`) trust it for clients or reject that; `None` if they say nothing about it.
+    pub trusts_clients: Option<bool>,
     /// SHA-256 over `der`, lower-case hex.
     pub fingerprint: String,
     /// Subject (RFC 4514), at most 500 characters of it.
@@ -113,7 +113,7 @@ impl Certificate {
         let mut certificate = Self {
             der: der.to_vec(),
             has_trailing_bytes: der.len() < content.len(),
-            rejects_clients: false,
+            trusts_clients: None,
             fingerprint: hex(&sha256(der)),
             subject,
             issuer,
@@ -140,7 +140,7 @@ impl Certificate {
         Self {
             der: Vec::new(),
             has_trailing_bytes: false,
-            rejects_clients: false,
+            trusts_clients: None,
             fingerprint: String::new(),
             subject: String::new(),
             issuer: ca.subject.clone(),

@@ -116,17 +116,16 @@ pub(crate) fn is_aux(trailing: &[u8]) -> bool {
 /// id-kp-clientAuth (RFC 5280 section 4.2.1.12).
 const CLIENT_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 2];
 
-/// Whether OpenSSL's trust settings reject the use for clients. Envoy then refuses every client whose path has this CA; other settings
-/// change nothing (measured).
-pub(crate) fn rejects_clients(aux: &[u8]) -> bool {
-    let rejected = || {
-        let mut settings = Cbs(aux).take(SEQUENCE, "").ok()?;
-        if settings.peek(SEQUENCE) {
-            settings.any()?;
-        }
-        settings.take(CONTEXT | CONSTRUCTED, "").ok()
+/// What OpenSSL's trust settings say about clients: Envoy refuses every client of a CA that rejects them, and looks at no setting further up if one
+/// trusts them (`X509_check_trust`, measured). Other purposes change nothing.
+pub(crate) fn trusts_clients(aux: &[u8]) -> Option<bool> {
+    let mut settings = Cbs(aux).take(SEQUENCE, "").ok()?;
+    let mut names_clients = |tag| {
+        let purposes = settings.peek(tag).then(|| settings.take(tag, "").ok()).flatten();
+        purposes.is_some_and(|purposes| purposes.contains(CLIENT_AUTH))
     };
-    rejected().is_some_and(|purposes| purposes.contains(CLIENT_AUTH))
+    let (trusts, rejects) = (names_clients(SEQUENCE), names_clients(CONTEXT | CONSTRUCTED));
+    (trusts || rejects).then_some(!rejects)
 }
 
 fn algorithm(input: &mut Cbs<'_>) -> Result<()> {

@@ -5,6 +5,7 @@ use super::der::{CONSTRUCTED, CONTEXT, Cbs, OBJECT, SEQUENCE};
 
 const SUBJECT_KEY_ID: [u8; 3] = [0x55, 0x1d, 0x0e];
 const ALT_NAMES: [u8; 3] = [0x55, 0x1d, 0x11];
+const AUTHORITY_KEY_ID: [u8; 3] = [0x55, 0x1d, 0x23];
 const NAME_CONSTRAINTS: [u8; 3] = [0x55, 0x1d, 0x1e];
 
 /// The parts of a client's chain that path validation reads before it verifies a signature: all but the leaf's serial number, dates,
@@ -66,6 +67,24 @@ pub(crate) fn constrains_names(ca: &Certificate) -> bool {
         Some(found)
     };
     oids().unwrap_or(true)
+}
+
+/// Whether two certificates of a CA have the same extensions, so that both verify the same certificates while they are valid. The authority key
+/// identifier does not count: it is about the CA above.
+pub(super) fn have_same_extensions(one: &Certificate, other: &Certificate) -> bool {
+    let of = |certificate: &Certificate| {
+        let mut body = Cbs(&certificate.der).take(SEQUENCE, "").ok()?.take(SEQUENCE, "").ok()?;
+        let mut found = Vec::new();
+        while let Some((tag, content)) = body.any() {
+            if tag == CONTEXT | CONSTRUCTED | 3 {
+                let all = extensions(content)?.into_iter().filter(|(oid, _)| *oid != AUTHORITY_KEY_ID);
+                found.extend(all.map(|(_, extension)| extension.to_vec()));
+            }
+        }
+        found.sort();
+        Some(found)
+    };
+    of(one).is_some_and(|own| of(other) == Some(own))
 }
 
 /// The object identifier and the whole of each extension.

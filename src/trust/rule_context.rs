@@ -17,6 +17,8 @@ pub struct RuleContext<'a> {
     pub usage: SecretUsage<'a>,
     /// The instant of the verdict.
     pub now: Timestamp,
+    /// The instant at which somebody reads the findings: no later than `now`.
+    today: Timestamp,
     /// The CA bundle in use; `None` without a CA key.
     pub ca: Option<&'a Text>,
     /// The revocation lists in use; `None` without content.
@@ -36,6 +38,7 @@ impl<'a> RuleContext<'a> {
             secret: contents.secret,
             usage,
             now,
+            today: now,
             ca: contents.ca(),
             // Proxies read no lists from a signing CA's Secret, and no pair from a bundle's.
             crl: contents.crl().filter(|_| usage.kind != UsageKind::SigningCa),
@@ -71,6 +74,21 @@ impl<'a> RuleContext<'a> {
     pub(crate) fn set_now(&mut self, now: Timestamp) {
         self.now = now;
         self.revocation = OnceLock::new();
+    }
+
+    /// Whether the verdict is about a later instant than the one at which somebody reads it.
+    pub(super) fn is_ahead(&self) -> bool {
+        self.now > self.today
+    }
+
+    /// Whether a certificate is valid at the instant at which somebody reads the findings.
+    pub(super) fn is_valid_today(&self, certificate: &Certificate) -> bool {
+        certificate.is_valid_at(self.today)
+    }
+
+    /// What an advice to remove a certificate ends with: what is valid today has clients today.
+    pub(super) fn when_to_remove(&self) -> &'static str {
+        if self.is_ahead() { " at that time" } else { "" }
     }
 
     /// CAs of the bundle that share a subject.

@@ -13,6 +13,7 @@ use trustspan::trust::{
 use zeroize::Zeroizing;
 
 use crate::{
+    advice,
     client::{self, Outcome},
     expect, pki,
     proxy::{Content, Update},
@@ -205,8 +206,9 @@ impl Case {
             Content::Pair { chain, .. } => self.pair(seen, &bundle::read_chain(chain)),
         };
         let mut disagreements = std::mem::take(&mut result.disagreements);
-        disagreements.extend(self.unreported(seen, &findings));
+        disagreements.extend(self.unreported(seen, &findings, now));
         disagreements.extend(self.untaken(seen, usage, now));
+        disagreements.extend(self.misadvised(&findings, usage, now));
         let mut disagree = |what: String| disagreements.push(what);
         match (verdict, result.effect) {
             (Verdict::Deny, Effect::Works) if !self.is_policy(&rules, &findings) => {
@@ -237,7 +239,7 @@ impl Case {
     }
 
     /// CAs whose plain clients are refused without a finding about them, or accepted in spite of one that says otherwise.
-    fn unreported(&self, seen: &Snapshot, findings: &[Finding]) -> Vec<String> {
+    fn unreported(&self, seen: &Snapshot, findings: &[Finding], now: Timestamp) -> Vec<String> {
         let is_denied = Verdict::of(findings) == Verdict::Deny;
         let Content::Trust { ca, .. } = &self.content else { return Vec::new() };
         // The rules on revocation lists report the refusals by them.
@@ -251,6 +253,18 @@ impl Case {
         let bundle = bundle::read(ca);
         let probes = self.probes.iter().zip(&seen.outcomes);
         let mut disagreements = Vec::new();
+        let is_sound = |entry: &bundle::BundleEntry| {
+            let certificate = &entry.certificate;
+            certificate.is_ca && certificate.may_sign && certificate.is_valid_at(now)
+        };
+        for entry in bundle.entries.iter().filter(|entry| !is_denied && is_sound(entry)) {
+            let is_of = |probe: &Probe| probe.plain_of.as_ref().is_some_and(|ca| ca.as_ref() == entry.certificate.der);
+            let mut own = probes.clone().filter(|(probe, _)| is_of(probe)).peekable();
+            if own.peek().is_some() && own.all(|(_, outcome)| !outcome.passed()) {
+                disagreements
+                    .push(format!("not denied, and Envoy refuses all clients of the CA on line {}", entry.line));
+            }
+        }
         for (probe, outcome) in probes {
             let Some(issuer) = &probe.plain_of else { continue };
             let lines = bundle.entries.iter().filter(|entry| entry.certificate.der == issuer.as_ref());
@@ -304,6 +318,75 @@ impl Case {
         let said =
             |label| format!("the update is reported to take nothing away, and its client {label} is refused now");
         labels.into_iter().map(said).collect()
+    }
+
+    /// Advices that are worse than none: somebody who follows one loses a client, gets another denial, or the same finding again.
+    fn misadvised(&self, findings: &[Finding], usage: SecretUsage<'_>, now: Timestamp) -> Vec<String> {
+        let Content::Trust { ca, crl } = &self.content else { return Vec::new() };
+        let Ok(text) = std::str::from_utf8(ca) else { return Vec::new() };
+        let before = bundle::read(ca);
+        let mut disagreements = Vec::new();
+        // A block that the proxy skips may be damaged, so that it has no clear end.
+        let is_edit = |finding: &&Finding| finding.field == "data[ca.crt]" && finding.rule != "dropped-by-proxy";
+        for finding in findings.iter().filter(is_edit) {
+            let (from, message) = match finding.message.split_once(" on: ") {
+                Some((from, message)) => (from.strip_prefix("from ").and_then(|from| from.parse().ok()), message),
+                None => (None, finding.message.as_str()),
+            };
+            for edited in advice::edits(text, message) {
+                let mut disagree = |what: String| {
+                    disagreements.push(format!("{}: {}: followed, {what}", finding.rule, finding.message))
+                };
+                let (edited, left) = self.followed(edited, finding.rule, usage, now);
+                let after = bundle::read(edited.as_bytes());
+                for at in [Some(now), from].into_iter().flatten() {
+                    let passes = |bundle, probe| {
+                        expect::passes(bundle, crl.as_deref(), probe, at).is_some_and(|said| said.is_ok())
+                    };
+                    let lost = self.probes.iter().find(|probe| passes(&before, probe) && !passes(&after, probe));
+                    if let Some(probe) = lost {
+                        disagree(format!("client {} is refused at {at}", probe.label));
+                    }
+                }
+                let is_same = |other: &&Finding| {
+                    other.rule == finding.rule && without_lines(&other.message) == without_lines(&finding.message)
+                };
+                let count = |findings: &[Finding]| findings.iter().filter(is_same).count();
+                if count(&left) >= count(findings) {
+                    disagree("the finding stays".to_owned());
+                }
+                // A rule that warned before names what is left to do. Lists have a CA above as their reason, which was refused before.
+                let is_new = |other: &&Finding| {
+                    let is_known = findings.iter().any(|old| old.rule == other.rule) || other.rule.starts_with("crl-");
+                    other.severity == Severity::Deny && !is_known
+                };
+                if let Some(new) = left.iter().find(is_new) {
+                    disagree(format!("it is denied by {}: {}", new.rule, new.message));
+                }
+            }
+        }
+        disagreements
+    }
+
+    /// The bundle once the advices of a rule, and of denials, have been followed until none is left, and the findings on it.
+    fn followed(&self, mut text: String, rule: &str, usage: SecretUsage<'_>, now: Timestamp) -> (String, Vec<Finding>) {
+        /// Advices that are followed one after the other.
+        const STEPS: usize = 8;
+        let Content::Trust { crl, .. } = &self.content else { return (text, Vec::new()) };
+        let judged = |text: &str| {
+            let data = [Some(("ca.crt", text.as_bytes())), crl.as_deref().map(|crl| ("ca.crl", crl))];
+            judge(&secret(&data.into_iter().flatten().collect::<Vec<_>>()), usage, now)
+        };
+        for _ in 0..STEPS {
+            let left = judged(&text);
+            let next = left.iter().filter(|other| other.rule == rule || other.severity == Severity::Deny);
+            match next.flat_map(|other| advice::edits(&text, &other.message)).next() {
+                Some(edited) => text = edited,
+                None => return (text, left),
+            }
+        }
+        let left = judged(&text);
+        (text, left)
     }
 
     /// Whether there is no finding on a pair with its root under `ca.crt`.
@@ -447,6 +530,14 @@ impl Result {
             lacks_issuer: false,
         }
     }
+}
+
+/// A message without the numbers of lines, which an edit changes.
+fn without_lines(message: &str) -> String {
+    message
+        .split(' ')
+        .map(|word| if word.starts_with(|c: char| c.is_ascii_digit()) && word.len() < 8 { "N" } else { word })
+        .collect()
 }
 
 /// Whether a message names a line of the text.

@@ -5,6 +5,7 @@ use rcgen::ExtendedKeyUsagePurpose as Eku;
 
 use crate::{
     case::{BARE, Case, Probe},
+    mutate,
     pki::{Basic, Dates, Identity, Keys, Kind, Spec, Usage, shuffle},
     proxy::Content,
     testbed::Seed,
@@ -111,6 +112,7 @@ pub(crate) fn case_of(name: &str, side: Side) -> Result<Case> {
             (0, Some(other)) => {
                 let own = &authorities[other].0;
                 spec.subject = own.spec.subject.clone();
+                spec.serial = 2 + number as u64;
                 (Identity::root(spec, own.key.clone())?, None, format!("renews {other} with its key"))
             }
             (1, Some(other)) => {
@@ -205,9 +207,26 @@ pub(crate) fn case_of(name: &str, side: Side) -> Result<Case> {
             let label = format!("of {number}{}", if authority_key_id { ", plain" } else { BARE });
             probes.push(Probe { label, identity, shows: None, plain_of: Some(authority.der.clone()) });
         }
+        let spec =
+            Spec { authority_key_id: false, names_serial: true, ..Spec::leaf(format!("client {number} by serial")) };
+        let identity = authority.issue(side.facing(spec), keys.of(Kind::P256)?)?.shown_with(&[])?;
+        probes.push(Probe { label: format!("of {number}, by serial number"), identity, shows: None, plain_of: None });
     }
 
-    let mut ca: String = inside.iter().map(|at| authorities[*at].0.pem()).collect();
+    // OpenSSL's trust settings, from another seed, so that the other cases stay as they are.
+    let settings = &mut Seed::of_run(&format!("{name}, trust settings"));
+    // For servers other purposes count.
+    let has_settings = side == Side::Clients && rarely(8, settings);
+    let mut written = |authority: &Identity| match has_settings && rarely(2, settings) {
+        true => mutate::with_trust_settings(&authority.der, settings),
+        false => authority.pem(),
+    };
+    let mut ca: String = inside.iter().map(|at| written(&authorities[*at].0)).collect();
+    if has_settings {
+        description.push("with trust settings".to_owned());
+        // What a setting refuses is said of it, and not of the path.
+        probes.iter_mut().for_each(|probe| probe.shows = None);
+    }
     let mut crl = None;
     if rarely(6, seed) {
         let mut lists = String::new();

@@ -4,6 +4,7 @@
 //! `TRUSTSPAN_SEED` repeats a run, `TRUSTSPAN_CASES` sets the number of generated cases, `TRUSTSPAN_CASE` selects one case.
 //! A seed repeats the mutations and certificates; keys and signatures are new in each run.
 
+mod advice;
 mod algorithms;
 mod case;
 mod chains;

@@ -253,6 +253,11 @@ fn body(block: &[u8]) -> Option<Vec<u8>> {
 
 /// The certificate of a block with OpenSSL's trust settings, as `openssl x509 -addtrust -addreject -setalias -trustout` writes it.
 fn with_settings(before: &[u8], seed: &mut Seed) -> Vec<u8> {
+    body(before).map_or_else(|| before.to_vec(), |der| with_trust_settings(&der, seed).into_bytes())
+}
+
+/// A certificate with OpenSSL's trust settings.
+pub(crate) fn with_trust_settings(der: &[u8], seed: &mut Seed) -> String {
     // clientAuth, serverAuth, emailProtection, anyExtendedKeyUsage.
     const PURPOSES: [&[u8]; 4] = [
         &[0x2b, 6, 1, 5, 5, 7, 3, 2],
@@ -260,15 +265,14 @@ fn with_settings(before: &[u8], seed: &mut Seed) -> Vec<u8> {
         &[0x2b, 6, 1, 5, 5, 7, 3, 4],
         &[0x55, 0x1d, 0x25, 0],
     ];
-    let Some(mut der) = body(before) else { return before.to_vec() };
     let mut purposes = || {
         let chosen = PURPOSES.iter().filter(|_| seed.below(3) == 0);
         chosen.flat_map(|purpose| element(6, purpose)).collect::<Vec<_>>()
     };
     let (trusted, rejected) = (purposes(), purposes());
     let list = |tag, purposes: Vec<u8>| if purposes.is_empty() { purposes } else { element(tag, &purposes) };
-    der.extend(element(0x30, &[list(0x30, trusted), list(0xa0, rejected), element(12, b"alias")].concat()));
-    block("TRUSTED CERTIFICATE", &der).into_bytes()
+    let settings = element(0x30, &[list(0x30, trusted), list(0xa0, rejected), element(12, b"alias")].concat());
+    block("TRUSTED CERTIFICATE", &[der, &settings].concat())
 }
 
 /// The certificate of a block as SignedData without signatures (RFC 5652 section 5.1), as `openssl crl2pkcs7` writes it.

@@ -17,6 +17,8 @@ use rustls::{
 };
 use sha2::{Digest, Sha256};
 
+use trustspan::trust::Certificate;
+
 use crate::testbed::Seed;
 
 /// A key's algorithm.
@@ -164,6 +166,8 @@ pub(crate) struct Spec {
     pub(crate) usage: Usage,
     pub(crate) subject_key_id: bool,
     pub(crate) authority_key_id: bool,
+    /// Whether its authority key identifier has the issuer's serial number, and so one certificate of several of a CA (`keyid,issuer:always` of openssl).
+    pub(crate) names_serial: bool,
     pub(crate) eku: Vec<ExtendedKeyUsagePurpose>,
     pub(crate) permitted: Option<String>,
     pub(crate) excluded: Option<String>,
@@ -192,6 +196,7 @@ impl Spec {
             usage: Usage::CertSign,
             subject_key_id: true,
             authority_key_id: false,
+            names_serial: false,
             eku: Vec::new(),
             permitted: None,
             excluded: None,
@@ -337,7 +342,14 @@ impl Identity {
     pub(crate) fn issue(&self, spec: Spec, key: Arc<Key>) -> Result<Self> {
         let (pair, own) = (&key.pair, &self.key.pair);
         let issuer = Issuer::new(self.spec.params(own)?, own);
-        let der = spec.params(pair)?.signed_by(pair, &issuer)?.into();
+        let mut params = spec.params(pair)?;
+        if spec.names_serial {
+            let above = Certificate::parse(&self.der)?;
+            let name = element(0xa1, &element(0xa4, &above.issuer_der));
+            let id = [name, element(0x82, &[self.spec.serial as u8])].concat();
+            params.custom_extensions.push(CustomExtension::from_oid_content(&[2, 5, 29, 35], element(0x30, &id)));
+        }
+        let der = params.signed_by(pair, &issuer)?.into();
         Ok(Self { spec, key, der })
     }
 

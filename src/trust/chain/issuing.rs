@@ -25,6 +25,8 @@ pub(crate) struct Blocked<'s> {
     pub(crate) by: &'s Certificate,
     /// Whether that certificate has the subject of the CA, so that it is taken instead.
     pub(crate) has_its_subject: bool,
+    /// Whether that certificate names the CA as its issuer, so that the path leads back to the CA.
+    pub(crate) leads_back: bool,
     pub(crate) refused: Refused,
 }
 
@@ -82,15 +84,18 @@ impl<'a> Store<'a> {
                 let by = self.find(&issuer.certificate.fingerprint)?;
                 let (subject, issuer) = (certificate.subject.clone(), ca.subject.clone());
                 let refused = Refused::Signature { subject, issuer };
-                return Some(Err(Some(Blocked { by, has_its_subject: true, refused })));
+                return Some(Err(Some(Blocked { by, has_its_subject: true, leads_back: false, refused })));
             }
             budget.grant(&[leaf, issuer]);
             if let Err(Failure { at, refused }) = path_checks::path(self, &path, &[], Purpose::Client, now, budget) {
                 if refused == Refused::Budget {
                     return None;
                 }
-                let by = self.find(&path.links.get(at)?.certificate.fingerprint)?;
-                return Some(Err((by != ca).then_some(Blocked { by, has_its_subject: at == 1, refused })));
+                let link = |at: usize| self.find(&path.links.get(at)?.certificate.fingerprint);
+                let by = link(at)?;
+                let leads_back = by == ca && at > 1;
+                let by = if leads_back { link(at - 1)? } else { by };
+                return Some(Err((by != ca).then_some(Blocked { by, has_its_subject: at == 1, leads_back, refused })));
             }
             if !choices.next() {
                 break;

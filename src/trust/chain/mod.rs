@@ -319,7 +319,7 @@ impl<'a> Store<'a> {
         Ok(())
     }
 
-    fn is_ordered(&self) -> bool {
+    pub(crate) fn is_ordered(&self) -> bool {
         self.keeps_order && self.objects < UNORDERED
     }
 

@@ -64,14 +64,14 @@ pub(super) fn path(
     }
 }
 
-/// `check_trust`: only for certificates of the bundle.
+/// `check_trust`: only for certificates of the bundle. The lowest one with a setting decides.
 fn trust_settings(path: &Path<'_>) -> Result<(), Failure> {
     let mut anchors = path.links.iter().enumerate().skip(path.untrusted);
-    match anchors.find(|(_, parsed)| parsed.certificate.rejects_clients) {
-        Some((at, parsed)) => {
+    match anchors.find(|(_, parsed)| parsed.certificate.trusts_clients.is_some()) {
+        Some((at, parsed)) if parsed.certificate.trusts_clients == Some(false) => {
             Err(Failure { at, refused: Refused::Rejected { subject: parsed.certificate.subject.clone() } })
         }
-        None => Ok(()),
+        _ => Ok(()),
     }
 }
 

@@ -17,7 +17,7 @@ pub(super) const RULE: Rule = Rule {
     id: "broken-path",
     severity: Severity::Deny,
     summary: "a valid CA whose clients are refused for a CA above it, or for trust settings; if this only lies ahead, it warns",
-    remedy: "remove the CA above that is not valid; give CAs with one subject their own key identifiers or subjects",
+    remedy: "remove the CA above once it is not valid; give CAs with one subject their own key identifiers or subjects",
     source: "Envoy, measured: BoringSSL builds each path to the top of the bundle, and checks all of it",
     example: "ca.crt line 1: CN=issuing is valid, and its clients are refused: their path goes on to line 12, CN=root, which expired at \
               2025-01-01T00:00:00Z. expected a path that is valid up to its end; remove line 12",
@@ -44,10 +44,14 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
         if !is_first || !issuing.may_sign || !issuing.is_valid_at(context.now) || budget.is_used_up() {
             continue;
         }
-        if issuing.rejects_clients {
+        // Another certificate of this CA may be taken instead.
+        let mut are_accepted = || {
+            SHAPES.map(|shape| newest.accepts_issued(issuing, shape, context.now, &mut budget)).contains(&Some(true))
+        };
+        if issuing.trusts_clients == Some(false) && !are_accepted() {
             let message = format!(
                 "{} line {}: {} has trust settings that reject clientAuth, so its clients are refused. expected a CA without them; write \
-                 it again: openssl x509 -in FILE",
+                 its block to FILE, and replace it with the output of openssl x509 -in FILE",
                 ca.key,
                 entry.line,
                 brief(&issuing.subject),
@@ -57,10 +61,20 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
         }
         let mut blocked_by = |store| broken(store, issuing, context.now, &mut budget);
         let certain = blocked_by(&newest);
-        let Some((blocked, all)) = certain.clone().or_else(|| blocked_by(oldest.as_ref()?)) else { continue };
+        let Some(Broken { blocked, shape }) = certain.clone().or_else(|| blocked_by(oldest.as_ref()?)) else {
+            continue;
+        };
         let line = lines.get(blocked.by.fingerprint.as_str()).copied().unwrap_or_default();
-        let which = if all { "" } else { " without authority key identifier" };
-        let how = if certain.is_some() { "are refused" } else { "may be refused by Envoy before 1.38" };
+        let which = match shape {
+            None => "",
+            Some(LeafShape::WithKeyId) => " with authority key identifier",
+            Some(LeafShape::WithoutKeyId) => " without authority key identifier",
+        };
+        let how = match (certain.is_some(), newest.is_ordered()) {
+            (true, true) => "are refused",
+            (true, false) => "may be refused, since from 24 entries on the proxy takes CAs in any order",
+            (false, _) => "may be refused by Envoy before 1.38",
+        };
         let message = format!(
             "{} line {}: {} is valid, and its clients{which} {how}: their path goes on to line {line}, {}, {}. expected a path that is \
              valid up to its end; {}",
@@ -69,36 +83,51 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
             brief(&issuing.subject),
             brief(&blocked.by.subject),
             state(&blocked),
-            remedy(&blocked, line),
+            remedy(&blocked, line, context.when_to_remove()),
         );
-        let only_warns = certain.is_none() || !all;
+        let only_warns = certain.is_none() || shape.is_some();
         seen.push(Observation::new(ca.field(), issuing.fingerprint.as_str(), message).only_warns(only_warns));
     }
     seen
 }
 
-/// Why a CA's clients are refused, and whether all of them are: otherwise those without an authority key identifier.
+/// All shapes of a CA's clients.
+const SHAPES: [LeafShape; 2] = [LeafShape::WithKeyId, LeafShape::WithoutKeyId];
+
+/// Why a CA's clients are refused.
+#[derive(Clone)]
+struct Broken<'s> {
+    blocked: Blocked<'s>,
+    /// The clients that are refused; `None` for all.
+    shape: Option<LeafShape>,
+}
+
 fn broken<'s>(
     store: &'s Store<'s>,
     issuing: &'s Certificate,
     now: Timestamp,
     budget: &mut Budget,
-) -> Option<(Blocked<'s>, bool)> {
+) -> Option<Broken<'s>> {
     let mut blocked = |shape| store.blocked(issuing, shape, now, budget);
-    let shapes = [LeafShape::WithKeyId, LeafShape::WithoutKeyId].map(&mut blocked);
-    // Other rules report CAs with the subject of this one.
-    let [with, without] = shapes.map(|blocked| blocked.filter(|blocked| !blocked.has_its_subject));
-    let all = without.is_some() && (with.is_some() || issuing.subject_key_id.is_none());
-    Some((with.or(without)?, all))
+    let [with, without] = SHAPES.map(&mut blocked);
+    let are_all = without.is_some() && (with.is_some() || issuing.subject_key_id.is_none());
+    let mut shaped = [with, without].into_iter().zip(SHAPES).filter_map(|(blocked, shape)| Some((blocked?, shape)));
+    // Other rules report other CAs with the subject of this one, but not their trust settings.
+    let (blocked, shape) =
+        shaped.find(|(blocked, _)| !blocked.has_its_subject || matches!(blocked.refused, Refused::Rejected { .. }))?;
+    Some(Broken { blocked, shape: Some(shape).filter(|_| !are_all) })
 }
 
 /// Why the path fails at the certificate.
 fn state(blocked: &Blocked<'_>) -> String {
     let by: &Certificate = blocked.by;
     match blocked.refused {
+        Refused::Signature { .. } if blocked.leads_back => {
+            "which names it as its issuer, and was signed with another key".to_owned()
+        }
         Refused::Expired { .. } => format!("which expired at {}", by.not_after),
         Refused::NotYetValid { .. } => format!("which is not valid before {}", by.not_before),
-        Refused::Signature { .. } => "which has the name of its issuer and another key".to_owned(),
+        Refused::Signature { .. } => "which has its issuer's name and another key".to_owned(),
         Refused::SignatureAlgorithm { .. } => "whose key does not verify its signature".to_owned(),
         Refused::Rejected { .. } => "whose trust settings reject clientAuth".to_owned(),
         Refused::NameConstraints { .. } | Refused::UnsupportedConstraint { .. } => {
@@ -108,14 +137,15 @@ fn state(blocked: &Blocked<'_>) -> String {
     }
 }
 
-fn remedy(blocked: &Blocked<'_>, line: usize) -> String {
+/// An edit that costs no other client: only a CA that is not valid has none.
+fn remedy(blocked: &Blocked<'_>, line: usize, when: &str) -> String {
     match blocked.refused {
-        Refused::Rejected { .. } => format!("write line {line} again: openssl x509 -in FILE"),
-        Refused::NotYetValid { .. } => format!("remove line {line} until then"),
-        Refused::Signature { .. } | Refused::SignatureAlgorithm { .. } => {
-            format!("put the CA that signed it before line {line}, or give the CA on line {line} another subject")
+        Refused::Rejected { .. } => {
+            format!("write the block on line {line} to FILE, and replace it with the output of openssl x509 -in FILE")
         }
-        _ => format!("remove line {line}"),
+        Refused::NotYetValid { .. } => format!("remove line {line} until then"),
+        Refused::Expired { .. } => format!("remove line {line}{when}"),
+        _ => format!("remove line {line} if no client needs it, or reissue that CA with a subject of its own"),
     }
 }
 
@@ -196,11 +226,36 @@ mod tests {
         assert_eq!(severities(&[&issuing(&root), &root.pem(), &other.pem()]), [], "its own root comes first");
     }
 
-    /// A CA as `openssl x509 -trustout -addreject` writes it.
-    fn rejecting(authority: &Authority, purposes: &[&[u8]]) -> String {
+    /// A CA as `openssl x509 -trustout` writes it with `-addtrust` (tag 30) or `-addreject` (tag a0).
+    fn with_settings(der: &[u8], tag: u8, purposes: &[&[u8]]) -> String {
         let purposes: Vec<_> = purposes.iter().flat_map(|purpose| element(6, purpose)).collect();
-        let settings = element(0x30, &element(0xa0, &purposes));
-        block("TRUSTED CERTIFICATE", &[authority.der(), &settings].concat())
+        block("TRUSTED CERTIFICATE", &[der, &element(0x30, &element(tag, &purposes))].concat())
+    }
+
+    fn rejecting(authority: &Authority, purposes: &[&[u8]]) -> String {
+        with_settings(authority.der(), 0xa0, purposes)
+    }
+
+    /// Measured: one shape of its clients is refused for the CA above, and the other for the CA of its name.
+    #[test]
+    fn rejects_a_ca_whose_clients_are_refused_for_two_reasons() {
+        let old = ca_between("root", 2020, 2025);
+        let new = ca_with("root", |params| params.use_authority_key_identifier_extension = true);
+        let cross = old.cross(&new);
+        for cas in [[&old.pem(), &cross], [&cross, &old.pem()]] {
+            assert_eq!(severities(&cas.map(String::as_str)), [Severity::Deny]);
+        }
+    }
+
+    /// Measured: the path leads from one to the other and back, where no signature fits.
+    #[test]
+    fn rejects_cas_that_name_each_other_as_issuer() {
+        let (a, b) = (ca_without_key_id("a"), ca_without_key_id("b"));
+        let (of_a, of_b) = (ca_without_key_id("b").cross(&a), ca_without_key_id("a").cross(&b));
+        for cas in [[&of_a, &of_b], [&of_b, &of_a]] {
+            let found = found(&cas.map(String::as_str));
+            assert_eq!(found.iter().map(|f| f.0).collect::<Vec<_>>(), [Severity::Deny; 2], "{found:?}");
+        }
     }
 
     #[test]
@@ -212,12 +267,15 @@ mod tests {
         for rejects in [rejecting(&root, &[CLIENTS]), rejecting(&root, &[SERVERS, CLIENTS])] {
             let alone = found(&[&rejects]);
             assert!(
-                matches!(&alone[..], [(Severity::Deny, text)] if text.contains("openssl x509 -in FILE")),
+                matches!(&alone[..], [(Severity::Deny, text)] if text.ends_with("the output of openssl x509 -in FILE")),
                 "{alone:?}"
             );
             let below = found(&[&issuing(&root), &rejects]);
             assert_eq!(below.len(), 2, "the clients of the intermediate are refused, too: {below:?}");
         }
+        let trusted = crate::trust::fixtures::certificates(&issuing(&root)).remove(0);
+        let trusted = with_settings(&trusted.der, 0x30, &[CLIENTS]);
+        assert_eq!(found(&[&trusted, &rejecting(&root, &[CLIENTS])]).len(), 1, "the lowest setting decides");
         let as_plain = block("CERTIFICATE", root.der());
         assert_eq!(severities(&[&as_plain, &rejecting(&root, &[CLIENTS])]), [], "the first of two copies counts");
     }

@@ -31,7 +31,14 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
         let any_valid = ca.bundle.entries.iter().any(|e| e.certificate.is_valid_at(context.now));
         for entry in ca.bundle.entries.iter().filter(|e| e.certificate.is_expired(context.now)) {
             let (subject, end) = (brief(&entry.certificate.subject), entry.certificate.not_after);
-            let effect = if any_valid {
+            let renewal = ca
+                .bundle
+                .entries
+                .iter()
+                .find(|e| e.certificate.supersedes(&entry.certificate) && e.certificate.is_valid_at(context.now));
+            let effect = if let Some(renewal) = renewal {
+                format!("expected only its renewal on line {}; remove it", renewal.line)
+            } else if any_valid {
                 format!("expected valid CAs only: its {peer}s are refused; remove it")
             } else {
                 format!("expected at least one valid CA: every {peer} is refused; add the renewed CA")

@@ -21,7 +21,7 @@ pub(super) const RULE: Rule = Rule {
     remedy: "remove the CA that is not valid; where every proxy is Envoy 1.38 or newer, it may follow the valid one",
     source: "Envoy 1.37 to 1.40, measured: BoringSSL chooses by subject and key identifier, and checks dates later",
     example: "ca.crt line 1: CN=root expired at 2029-06-01T00:00:00Z, and line 11 has the same subject. expected the valid CA \
-              first: the proxy takes the first, and refuses every client of the other; put line 11 first, or remove line 1",
+              first: the proxy takes the first, and refuses every client of the other; remove line 1",
     warns_ahead: true,
     check,
 };
@@ -44,14 +44,15 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     let may_hide = |pair: &&SameSubject<'_>| pair.has_one_key() || !pair.have_different_key_ids();
     // A CA that may not sign has no clients to lose.
     let pairs = pairs.iter().filter(|pair| pair.second.certificate.may_sign && !is_guarded(pair)).filter(may_hide);
-    pairs.filter_map(|pair| observe(ca, pair, now)).collect()
+    pairs.filter_map(|pair| observe(context, ca, pair)).collect()
 }
 
 fn is_valid(entry: &BundleEntry, now: Timestamp) -> bool {
     entry.certificate.is_valid_at(now)
 }
 
-fn observe(ca: &Text, pair: &SameSubject<'_>, now: Timestamp) -> Option<Observation> {
+fn observe(context: &RuleContext<'_>, ca: &Text, pair: &SameSubject<'_>) -> Option<Observation> {
+    let now = context.now;
     if is_valid(pair.first, now) || !is_valid(pair.second, now) {
         return None;
     }
@@ -63,14 +64,19 @@ fn observe(ca: &Text, pair: &SameSubject<'_>, now: Timestamp) -> Option<Observat
         format!("is not valid before {}", first.not_before)
     };
     let (line, other) = (pair.first.line, pair.second.line);
-    let (expected, remedy) = match pair.order {
-        Order::Kept => {
-            ("the valid CA first: the proxy takes the first", format!("put line {other} first, or remove line {line}"))
+    let expected = match pair.order {
+        Order::Kept => "the valid CA first: the proxy takes the first",
+        Order::Any => "only the valid CA: from 24 entries on the proxy may take either",
+        Order::Reversed => "only the valid CA: Envoy before 1.38 may take either",
+    };
+    let is_renewal = pair.order == Order::Kept && pair.are_alike();
+    let remedy = match context.is_ahead() {
+        true if is_renewal && context.is_valid_today(&pair.second.certificate) => {
+            format!("put line {other} before line {line}")
         }
-        Order::Any => {
-            ("only the valid CA: from 24 entries on the proxy may take either", format!("remove line {line}"))
-        }
-        Order::Reversed => ("only the valid CA: Envoy before 1.38 may take either", format!("remove line {line}")),
+        true => format!("remove line {line} at that time"),
+        false if is_expired => format!("remove line {line}"),
+        false => format!("remove line {line} until then"),
     };
     let message = format!(
         "{} line {line}: {} {state}, and line {other} has the same subject. expected {expected}, and refuses every client of the \

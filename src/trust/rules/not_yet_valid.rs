@@ -1,6 +1,9 @@
 //! `not-yet-valid`: a leaf or CA that is not valid yet.
 
+use super::expired::is_intermediate;
 use super::{Observation, Rule, Severity};
+use crate::trust::bundle::BundleEntry;
+use crate::trust::equivalence::have_same_extensions;
 use crate::trust::name::brief;
 use crate::trust::rule_context::RuleContext;
 
@@ -9,7 +12,7 @@ use crate::trust::rule_context::RuleContext;
 pub(super) const RULE: Rule = Rule {
     id: "not-yet-valid",
     severity: Severity::Deny,
-    summary: "a leaf that is not valid yet, or a bundle without a valid CA; a future CA among valid ones warns",
+    summary: "a leaf or intermediate that is not valid yet, or a bundle without a valid CA; a future CA among valid ones warns",
     remedy: "wait for its start, or reissue it; check the issuer's clock",
     source: "RFC 5280 section 4.1.2.5; Envoy, measured",
     example: "tls.crt: the leaf CN=shop.example.com is not valid before 2031-01-01T00:00:00Z. expected a valid one: every client \
@@ -25,6 +28,18 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
         let any_valid = ca.bundle.entries.iter().any(|e| e.certificate.is_valid_at(context.now));
         for entry in ca.bundle.entries.iter().filter(|e| e.certificate.is_not_yet_valid(context.now)) {
             let (subject, start) = (brief(&entry.certificate.subject), entry.certificate.not_before);
+            let is_renewal = |e: &BundleEntry| {
+                e.certificate.supersedes(&entry.certificate) && e.certificate.is_valid_at(context.now)
+            };
+            // The present certificate verifies its clients. `expired-beside-renewed` reports the order.
+            if ca
+                .bundle
+                .entries
+                .iter()
+                .any(|e| is_renewal(e) && have_same_extensions(&e.certificate, &entry.certificate))
+            {
+                continue;
+            }
             let effect = if any_valid {
                 format!("expected valid CAs: its {peer}s are refused until then; do not issue leaves from it before")
             } else {
@@ -37,10 +52,8 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
             seen.push(Observation::new(ca.field(), identity, message).only_warns(any_valid));
         }
     }
-    if let Some(chain) = context.pair.map(|pair| &pair.chain).filter(|chain| chain.is_loaded())
-        && let Some(leaf) =
-            chain.bundle.entries.first().map(|e| &e.certificate).filter(|c| c.is_not_yet_valid(context.now))
-    {
+    let Some((chain, leaf)) = context.served() else { return seen };
+    if leaf.is_not_yet_valid(context.now) {
         let message = format!(
             "{}: the {} {} is not valid before {}. expected a valid one: every {peer} refuses it until then; wait, or reissue it",
             chain.key,
@@ -50,6 +63,24 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
         );
         seen.push(Observation::new(chain.field(), leaf.fingerprint.as_str(), message));
     }
+    let future = chain.bundle.entries.iter().skip(1).filter(|e| e.certificate.is_not_yet_valid(context.now));
+    seen.extend(future.filter(|entry| is_intermediate(&entry.certificate)).map(|entry| {
+        let certificate = &entry.certificate;
+        // One that is valid, and signed the same certificates.
+        let is_known = chain.certificates().any(|other| other.supersedes(certificate) && other.is_valid_at(context.now));
+        let effect = match is_known {
+            true => "expected only the valid one, which the chain has, too; remove this one until then",
+            false => "expected a valid one: clients that trust only the root refuse the chain until then; wait, or reissue it",
+        };
+        let message = format!(
+            "{} line {}: the intermediate {} is not valid before {}. {effect}",
+            chain.key,
+            entry.line,
+            brief(&certificate.subject),
+            certificate.not_before,
+        );
+        Observation::new(chain.field(), certificate.fingerprint.as_str(), message).only_warns(is_known)
+    }));
     seen
 }
 
@@ -72,6 +103,28 @@ mod tests {
         let found = findings(&secret(&[("ca.crt", &text)]));
         let denied = [("expired", Severity::Deny), ("not-yet-valid", Severity::Deny)];
         assert_eq!(found.iter().map(|f| (f.rule, f.severity)).collect::<Vec<_>>(), denied);
+    }
+
+    #[test]
+    fn accepts_a_future_renewal_after_the_ca_that_it_renews() {
+        let root = ca("root");
+        let found = verdicts(&secret(&[("ca.crt", &(root.pem() + &root.renewed(2031, 2050).pem()))]));
+        assert!(!found.contains(&super::RULE.id), "{found:?}");
+    }
+
+    #[test]
+    fn rejects_an_intermediate_that_is_not_valid_yet() {
+        let root = ca("root");
+        let sub = root.intermediate("sub", |_| {});
+        let future = root.cross(&sub.renewed(2031, 2040));
+        let leaf = sub.leaf("a");
+        let found = |chain: String| {
+            let found = findings(&secret(&[("tls.crt", &chain), ("tls.key", &leaf.key_pem())]));
+            found.iter().filter(|f| f.rule == super::RULE.id).map(|f| f.severity).collect::<Vec<_>>()
+        };
+        assert_eq!(found(leaf.pem() + &future), [Severity::Deny]);
+        assert_eq!(found(leaf.pem() + &sub.pem() + &future), [Severity::Warn]);
+        assert_eq!(found(leaf.pem() + &sub.pem()), []);
     }
 
     #[test]

@@ -45,7 +45,7 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
         if !valid(&pair.first.certificate) {
             let message = format!(
                 "{} lines {first} and {second}: 2 CAs share the subject {}, and the one on line {first} is not valid. expected only the valid \
-                 one: {} it for a client certificate without authority key identifier; remove line {first}",
+                 one: {} it for a client certificate without authority key identifier; remove line {first}{}",
                 ca.key,
                 brief(&pair.first.certificate.subject),
                 match pair.order {
@@ -53,6 +53,7 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
                     Order::Any => "from 24 entries on the proxy may take",
                     Order::Reversed => "Envoy before 1.38 may take",
                 },
+                context.when_to_remove(),
             );
             return Observation::new(ca.field(), pair.identity(), message).only_warns(true);
         }

@@ -5,14 +5,16 @@ use crate::trust::duplicate_subjects::{Order, SameSubject};
 use crate::trust::name::brief;
 use crate::trust::rule_context::RuleContext;
 
-/// Same subject, same key: the newer one verifies whatever the older one does (RFC 5280 section 6.1: name and key).
+/// Same subject, key and extensions: the newer one verifies what the older one does (RFC 5280 section 6.1), unless a certificate names the serial
+/// number of the older one as its issuer (section 4.2.1.1, `keyid,issuer:always` of openssl): Envoy then takes no other (measured).
 pub(super) const RULE: Rule = Rule {
     id: "superseded",
     severity: Severity::Warn,
     summary: "an older certificate of a CA whose renewal precedes it",
-    remedy: "remove the older certificate: the renewed one verifies the same clients",
-    source: "RFC 5280 section 6.1: a trust anchor is a name and a key",
-    example: "ca.crt line 11: CN=root is renewed on line 1 with the same key. expected the renewal only; remove this one",
+    remedy: "remove the older certificate once no client certificate names its serial number; few do",
+    source: "RFC 5280 sections 6.1 and 4.2.1.1; Envoy, measured: it compares the serial number of an authority key identifier",
+    example: "ca.crt line 11: CN=root is renewed on line 1, which verifies the same clients. expected the renewal only; remove this one \
+              once no client certificate names its serial number (authorityKeyIdentifier)",
     warns_ahead: false,
     check,
 };
@@ -23,14 +25,15 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
         let (newer, older) = (&pair.first.certificate, &pair.second.certificate);
         // Rule `expired` reports a CA that has expired.
         pair.order != Order::Reversed
-            && pair.has_one_key()
+            && pair.are_alike()
             && newer.is_valid_at(context.now)
             && older.not_after < newer.not_after
             && !older.is_expired(context.now)
     });
     let observe = |pair: SameSubject<'_>| {
         let message = format!(
-            "{} line {}: {} is renewed on line {} with the same key. expected the renewal only; remove this one",
+            "{} line {}: {} is renewed on line {}, which verifies the same clients. expected the renewal only; remove this one once no \
+             client certificate names its serial number (authorityKeyIdentifier)",
             ca.key,
             pair.second.line,
             brief(&pair.second.certificate.subject),
@@ -49,6 +52,26 @@ mod tests {
     #[test]
     fn accepts_a_ca_alone_and_next_to_another() {
         assert_eq!(verdicts(&secret(&[("ca.crt", &format!("{}{}", ca("one").pem(), ca("two").pem()))])), NOTHING);
+    }
+
+    /// Measured: Envoy refuses some clients once the older one is removed.
+    #[test]
+    fn accepts_a_renewal_that_verifies_other_clients() {
+        let old = ca_between("root", 2026, 2035);
+        let constrained = old.changed(|params| {
+            params.not_after = rcgen::date_time_ymd(2040, 1, 1);
+            params.name_constraints = Some(rcgen::NameConstraints {
+                permitted_subtrees: Vec::new(),
+                excluded_subtrees: vec![rcgen::GeneralSubtree::DnsName("example".to_owned())],
+            });
+        });
+        let other_id = old.changed(|params| {
+            params.not_after = rcgen::date_time_ymd(2040, 1, 1);
+            params.key_identifier_method = rcgen::KeyIdMethod::PreSpecified(vec![1, 2, 3]);
+        });
+        for renewed in [constrained, other_id] {
+            assert!(!verdicts(&secret(&[("ca.crt", &(renewed.pem() + &old.pem()))])).contains(&super::RULE.id));
+        }
     }
 
     #[test]

@@ -53,7 +53,8 @@ pub(crate) enum Side {
 pub(crate) enum Load {
     Accepted(Loaded),
     Rejected,
-    /// The revocation lists contain certificates. Envoy does not trust these, but BoringSSL's file loader does.
+    /// The revocation lists contain certificates, which Envoy does not trust, but BoringSSL's file loader does. Or a line begins with NUL, which ends
+    /// a file for that loader, while Envoy loads from memory.
     Unknown,
 }
 
@@ -72,6 +73,10 @@ impl Judge {
     }
 
     pub(crate) fn load(&self, side: Side, ca: &[u8], crl: Option<&[u8]>) -> Result<Load> {
+        let begins_with_nul = |text: &[u8]| text.split(|byte| *byte == b'\n').any(|line| line.first() == Some(&0));
+        if [Some(ca), crl].into_iter().flatten().any(begins_with_nul) {
+            return Ok(Load::Unknown);
+        }
         let mut context = SslContext::builder(SslMethod::tls())?;
         let file = self.file("ca.crt", ca)?;
         if context.set_ca_file(&file).is_err() {

@@ -6,6 +6,8 @@
 // This program uses only a part of the shared modules.
 #![allow(dead_code)]
 
+#[path = "../../envoy/advice.rs"]
+mod advice;
 #[path = "../../envoy/algorithms.rs"]
 mod algorithms;
 #[path = "../../envoy/case.rs"]
