@@ -44,7 +44,7 @@ const KEYS: [Key; 7] = [
         name: RELOAD,
         is_read_on: is_secret,
         is_valid: |value| value == RELOAD_NEVER,
-        expected: "\"never\", or none",
+        expected: "\"never\", or no such entry",
     },
     Key { map: "annotations", name: RETIRED, is_read_on: is_secret, is_valid: is_boolean, expected: BOOLEAN },
     Key {
@@ -60,18 +60,18 @@ const KEYS: [Key; 7] = [
         name: GUARD,
         is_read_on: is_guardable,
         is_valid: |value| value == GUARD_ENABLED,
-        expected: "\"enabled\", or none",
+        expected: "\"enabled\", or no such entry",
     },
     Key {
         map: "annotations",
         name: REWRITE,
         is_read_on: is_rewritten,
         is_valid: |value| value == REWRITE_DISABLED || value == "enabled",
-        expected: "\"disabled\", or none",
+        expected: "\"disabled\", or no such entry",
     },
 ];
 
-const BOOLEAN: &str = "\"true\", or none";
+const BOOLEAN: &str = "\"true\", or no such entry";
 
 /// `"false"` is the same as no annotation.
 fn is_boolean(value: &str) -> bool {
@@ -197,7 +197,7 @@ mod tests {
         let template = json!({"annotations": {RELOAD: "Never"}, "labels": {MANAGED_LABEL: "true"}});
         let certificate =
             json!({"apiVersion": "cert-manager.io/v1", "kind": "Certificate", "spec": {"secretTemplate": template}});
-        let expected = "spec.secretTemplate.annotations[trustspan.dev/reload]: \"Never\" has no effect. expected \"never\", or none";
+        let expected = "spec.secretTemplate.annotations[trustspan.dev/reload]: \"Never\" has no effect. expected \"never\", or no such entry";
         assert_eq!(shown(&certificate), [expected]);
     }
 

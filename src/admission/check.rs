@@ -162,7 +162,8 @@ fn conflicts(object: &Json<'_>, namespace: &str, registry: &Registry) -> Vec<Fin
     };
     if let Some(name) = entry.doubled_name() {
         let message = format!(
-            "two Secrets have the name {name}. expected names for the managed Secret and the Issuer's Secret that no other Secret has"
+            "two of the Secrets that it names are called {name}. expected different names for the source Secret, the managed Secret and the \
+             Issuer's Secret; rename one of them"
         );
         return vec![INVALID_RESOURCE.finding("spec", message)];
     }

@@ -71,9 +71,9 @@ pub(super) const MANAGED_UNLABELLED: RuleInfo = RuleInfo {
     severity: Severity::Warn,
     summary: "a managed Secret without the label by which the API server selects it",
     source: "the webhook configuration fails closed only for objects with this label, and those in the Roles of trustspan rbac",
-    example: "managed Secret gw lacks label trustspan.dev/managed=true: add it. without it, its writes are rejected while the webhook \
-              is down only if the Role of trustspan rbac was applied",
-    remedy: "kubectl label secret <name> trustspan.dev/managed=true",
+    example: "managed Secret gw lacks label trustspan.dev/managed=true. expected it: without it the API server may accept writes of this Secret \
+              while the webhook is down, unless the Role of trustspan rbac is applied; the agent adds it, so let that run",
+    remedy: "let the agent run, which writes the label; without an agent, kubectl label secret <name> trustspan.dev/managed=true",
 };
 
 /// A stored object that the mutating webhook missed.
@@ -124,7 +124,8 @@ pub(crate) const INVALID_RESOURCE: RuleInfo = RuleInfo {
     severity: Severity::Deny,
     summary: "a GatewaySecret or policy that its CustomResourceDefinition rejects, or with an unknown time zone",
     source: "manifests/base/crd.yaml; a schema cannot check names of the IANA Time Zone Database",
-    example: "the managed Secret needs another name than the source Secret: both are gw",
+    example: "two of the Secrets that it names are called gw. expected different names for the source Secret, the managed Secret and the \
+              Issuer's Secret; rename one of them",
     remedy: "correct the field that the message names",
 };
 

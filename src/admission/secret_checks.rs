@@ -42,8 +42,8 @@ fn missing_label(write: &SecretWrite<'_>) -> Vec<Finding> {
         return Vec::new();
     }
     let message = format!(
-        "managed Secret {} lacks label {MANAGED_LABEL}=true: add it. without it, its writes are rejected while the webhook is down only if \
-         the Role of trustspan rbac was applied",
+        "managed Secret {} lacks label {MANAGED_LABEL}=true. expected it: without it the API server may accept writes of this Secret while \
+         the webhook is down, unless the Role of trustspan rbac is applied; the agent adds it, so let that run",
         write.request.name
     );
     let finding = MANAGED_UNLABELLED.finding("metadata.labels", message);

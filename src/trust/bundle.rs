@@ -49,6 +49,8 @@ pub struct SkippedBlock {
     pub is_certificate: bool,
     /// Whether it has certificates in the form of PKCS #7 (RFC 5652 section 5).
     pub is_pkcs7: bool,
+    /// Whether its content is a revocation list.
+    pub is_list: bool,
 }
 
 /// Reads a CA bundle (Envoy: `PEM_X509_INFO_read_bio` over the whole text).
@@ -184,7 +186,14 @@ pub(super) fn skipped(block: &Block) -> Option<SkippedBlock> {
     let claims = label.is_empty() || label.contains("PKCS7") || label.contains("CERT") && !is_request();
     let is_pkcs7 = is_signed_data(&block.content);
     let is_certificate = claims || parses || is_pkcs7;
-    Some(SkippedBlock { line: block.line, label: pem::printable_label(&block.label), is_certificate, is_pkcs7 })
+    let is_list = Crl::parse(&block.content).is_ok();
+    Some(SkippedBlock {
+        line: block.line,
+        label: pem::printable_label(&block.label),
+        is_certificate,
+        is_pkcs7,
+        is_list,
+    })
 }
 
 /// The OBJECT IDENTIFIER id-signedData, with its header.

@@ -116,7 +116,7 @@ pub(crate) fn is_aux(trailing: &[u8]) -> bool {
 /// id-kp-clientAuth (RFC 5280 section 4.2.1.12).
 const CLIENT_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 2];
 
-/// What OpenSSL's trust settings say about clients: Envoy refuses every client of a CA that rejects them, and looks at no setting further up if one
+/// What OpenSSL's trust settings say about clients: Envoy refuses every client of a CA that rejects them, and reads no setting further up if one
 /// trusts them (`X509_check_trust`, measured). Other purposes change nothing.
 pub(crate) fn trusts_clients(aux: &[u8]) -> Option<bool> {
     let mut settings = Cbs(aux).take(SEQUENCE, "").ok()?;

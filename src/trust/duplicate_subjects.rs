@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::bundle::BundleEntry;
 use super::chain::{UNORDERED, same_subject};
-use super::equivalence::have_same_extensions;
+use super::equivalence::verify_the_same;
 use super::{Certificate, Proxy, Text};
 
 /// Two CAs that share a subject. The proxy may take `first` as the issuer of certificates that `second` signed.
@@ -42,11 +42,9 @@ impl SameSubject<'_> {
         self.has_one_key() && (first.subject_key_id.is_none() || first.subject_key_id == second.subject_key_id)
     }
 
-    /// Whether both verify the same certificates while they are valid, apart from those that name the serial number of one: they have one issuer, too,
-    /// since the path goes on to that.
+    /// See [`verify_the_same`].
     pub(super) fn are_alike(&self) -> bool {
-        let (first, second) = (&self.first.certificate, &self.second.certificate);
-        self.has_one_key() && first.issuer_der == second.issuer_der && have_same_extensions(first, second)
+        verify_the_same(&self.first.certificate, &self.second.certificate)
     }
 
     /// Identifies the pair, independently of line numbers.

@@ -69,9 +69,9 @@ pub(crate) fn constrains_names(ca: &Certificate) -> bool {
     oids().unwrap_or(true)
 }
 
-/// Whether two certificates of a CA have the same extensions, so that both verify the same certificates while they are valid. The authority key
-/// identifier does not count: it is about the CA above.
-pub(super) fn have_same_extensions(one: &Certificate, other: &Certificate) -> bool {
+/// Whether two certificates are of one CA and verify the same certificates while they are valid, apart from those that name the serial number of one:
+/// they have one issuer, too, since the path goes on to that. The authority key identifier does not count.
+pub(super) fn verify_the_same(one: &Certificate, other: &Certificate) -> bool {
     let of = |certificate: &Certificate| {
         let mut body = Cbs(&certificate.der).take(SEQUENCE, "").ok()?.take(SEQUENCE, "").ok()?;
         let mut found = Vec::new();
@@ -84,7 +84,7 @@ pub(super) fn have_same_extensions(one: &Certificate, other: &Certificate) -> bo
         found.sort();
         Some(found)
     };
-    of(one).is_some_and(|own| of(other) == Some(own))
+    one.supersedes(other) && one.issuer_der == other.issuer_der && of(one).is_some_and(|own| of(other) == Some(own))
 }
 
 /// The object identifier and the whole of each extension.

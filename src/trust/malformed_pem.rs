@@ -5,6 +5,7 @@ use std::fmt;
 use sha2::{Digest, Sha256};
 
 use super::limits::MAX_MALFORMED;
+use super::resemblance::PEM_IN_BASE64;
 
 /// Skipped text that resembles a block. Does not contain the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub enum Cause {
     NoBegin,
     /// Base64 of a certificate, or of a PEM text, without BEGIN and END.
     Unmarked,
+    /// Base64 of a PEM text.
+    EncodedTwice,
     /// Bytes after a certificate in its block: another one, or what is left of it.
     SameBlock,
     /// A block with a valid BEGIN line whose END line or base64 Go cannot read.
@@ -60,7 +63,8 @@ impl fmt::Display for Cause {
             Self::NotAsciiAfter => "a non-ASCII character follows BEGIN; remove it (proxies on arm64 skip the block)",
             Self::Marker => "BEGIN is not written as -----BEGIN CERTIFICATE-----; use five hyphens and capital letters",
             Self::NoBegin => "an END line has no BEGIN line; restore that",
-            Self::Unmarked => "base64 has no BEGIN and END lines; add them (and encode only once)",
+            Self::Unmarked => "base64 has no BEGIN and END lines; add them",
+            Self::EncodedTwice => "it is base64 of a PEM text; encode only once",
             Self::SameBlock => {
                 "more bytes follow the certificate in its block; restore the END and BEGIN lines of a second one, or remove them"
             }
@@ -111,6 +115,7 @@ pub(crate) fn find(text: &[u8], first_line: usize, found: &mut Vec<MalformedPem>
         let starts = match begin_cause(line, next) {
             None if open.is_some() => None,
             None if ends && !is_comment(line) => Some(Cause::NoBegin),
+            None if line.trim_ascii_start().starts_with(PEM_IN_BASE64) => Some(Cause::EncodedTwice),
             None if is_unmarked(line) => Some(Cause::Unmarked),
             begin => begin,
         };
@@ -125,7 +130,7 @@ pub(crate) fn find(text: &[u8], first_line: usize, found: &mut Vec<MalformedPem>
             // Base64 without BEGIN continues while its lines do, and may have an END line.
             let base64 = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/');
             let goes_on = next.first().is_some_and(base64) || has_marker(next, b"END");
-            if ends || (seen.cause == Cause::Unmarked && !goes_on) {
+            if ends || (matches!(seen.cause, Cause::Unmarked | Cause::EncodedTwice) && !goes_on) {
                 found.push(seen.close());
             } else {
                 open = Some(seen);
@@ -262,6 +267,6 @@ mod tests {
         let joined = BODY.replace("-----END", "# -----END").replacen('\n', &format!(" {BODY}"), 1);
         assert_eq!(causes(&joined), [(1, Cause::Unmarked)]);
         assert_eq!(causes("x\n-----END CERTIFICATE-----\n"), [(2, Cause::NoBegin)]);
-        assert_eq!(causes("LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCk1JSUJoekNDQVM2Z0F3SUI="), [(1, Cause::Unmarked)]);
+        assert_eq!(causes("LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCk1JSUJoekNDQVM2Z0F3SUI="), [(1, Cause::EncodedTwice)]);
     }
 }

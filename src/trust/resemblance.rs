@@ -80,13 +80,16 @@ impl Resemblance {
             Some(Self::Der)
         } else if is_utf16 {
             Some(Self::Utf16)
-        } else if text.trim_ascii_start().starts_with(b"LS0tLS1CRUdJTi") {
+        } else if text.trim_ascii_start().starts_with(PEM_IN_BASE64) {
             Some(Self::Base64Twice)
         } else {
             contains(text, b"-----\\n").then_some(Self::LiteralLineBreaks)
         }
     }
 }
+
+/// How `-----BEGIN ` begins in base64.
+pub(super) const PEM_IN_BASE64: &[u8] = b"LS0tLS1CRUdJTi";
 
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 

@@ -17,7 +17,7 @@ pub struct RuleContext<'a> {
     pub usage: SecretUsage<'a>,
     /// The instant of the verdict.
     pub now: Timestamp,
-    /// The instant at which somebody reads the findings: no later than `now`.
+    /// The instant at which the findings are read: no later than `now`.
     today: Timestamp,
     /// The CA bundle in use; `None` without a CA key.
     pub ca: Option<&'a Text>,
@@ -76,12 +76,12 @@ impl<'a> RuleContext<'a> {
         self.revocation = OnceLock::new();
     }
 
-    /// Whether the verdict is about a later instant than the one at which somebody reads it.
+    /// Whether the verdict is about a later instant than the one at which it is read.
     pub(super) fn is_ahead(&self) -> bool {
         self.now > self.today
     }
 
-    /// Whether a certificate is valid at the instant at which somebody reads the findings.
+    /// Whether a certificate is valid at the instant at which the findings are read.
     pub(super) fn is_valid_today(&self, certificate: &Certificate) -> bool {
         certificate.is_valid_at(self.today)
     }

@@ -320,7 +320,7 @@ impl Case {
         labels.into_iter().map(said).collect()
     }
 
-    /// Advices that are worse than none: somebody who follows one loses a client, gets another denial, or the same finding again.
+    /// Advices that are worse than none: a user who follows one loses a client, gets another denial, or the same finding again.
     fn misadvised(&self, findings: &[Finding], usage: SecretUsage<'_>, now: Timestamp) -> Vec<String> {
         let Content::Trust { ca, crl } = &self.content else { return Vec::new() };
         let Ok(text) = std::str::from_utf8(ca) else { return Vec::new() };

@@ -211,7 +211,7 @@ pub enum Refused {
     /// `X509_V_ERR_UNABLE_TO_GET_CRL`: with one CRL present, each CA on the path needs one (measured).
     #[error(
         "no revocation list found for {issuer}. expected one for each CA, since there are lists for others; add it{}",
-        if *has_certificate { "" } else { ", and the certificate of that CA to the bundle" }
+        if *has_certificate { "" } else { ", and the certificate of that CA to the bundle, which then admits its clients, too" }
     )]
     CrlMissing {
         /// The CA's subject.
@@ -221,7 +221,8 @@ pub enum Refused {
     },
     /// `X509_V_ERR_UNABLE_TO_GET_CRL_ISSUER`: the CA that signed the list is not on the path.
     #[error(
-        "the revocation list of {issuer} cannot be verified without the certificate of that CA; add it to the bundle"
+        "the revocation list of {issuer} cannot be verified without the certificate of that CA; add it to the bundle, which then \
+         admits its clients, too"
     )]
     CrlIssuerMissing {
         /// The CA's subject.

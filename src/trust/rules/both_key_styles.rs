@@ -12,10 +12,10 @@ pub(super) const RULE: Rule = Rule {
     id: "both-key-styles",
     severity: Severity::Warn,
     summary: "cert and key next to tls.crt and tls.key, or cacert next to ca.crt, with different content",
-    remedy: "keep the keys that the issuer writes, and remove the others",
+    remedy: "keep one style; to keep the one that is ignored, give it the content of the other first",
     source: "istiod pilot/pkg/credentials/kube/secrets.go, ExtractCertInfo and ExtractRoot",
     example: "cacert and ca.crt differ, and gateways use cacert. expected one of them: changes of ca.crt have no effect; remove \
-              one",
+              ca.crt, or add the CAs of cacert to it and then remove cacert",
     warns_ahead: false,
     check,
 };
@@ -24,16 +24,22 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     let secret = context.secret;
     let [(chain, key), (losing_chain, losing_key)] = PAIR_KEYS;
     let both_pairs = [key, losing_key].iter().all(|key| content(secret, key).is_some());
-    let pairs = [(chain, losing_chain)].into_iter().filter(|_| both_pairs);
-    let [cas, lists] = [CA_KEYS, CRL_KEYS].map(|[wins, loses]| (wins, loses));
+    let remedy = format!(
+        "remove {losing_chain} with {losing_key}, or {chain} with {key} once {losing_chain} is the one to serve"
+    );
+    let pairs = [(chain, losing_chain, remedy)].into_iter().filter(|_| both_pairs);
+    let [cas, lists] = [CA_KEYS, CRL_KEYS].map(|[wins, loses]| {
+        let what = if wins == CA_KEYS[0] { "CAs" } else { "lists" };
+        (wins, loses, format!("remove {loses}, or add the {what} of {wins} to it and then remove {wins}"))
+    });
     // Lists alone are not a second style: each belongs to a CA key. `crl-missing` reports those that istiod ignores.
-    let both_cas = [cas.0, cas.1].iter().all(|key| content(secret, key).is_some());
+    let both_cas = CA_KEYS.iter().all(|key| content(secret, key).is_some());
     let cas = [cas, lists].into_iter().filter(|_| both_cas);
-    let differing = pairs.chain(cas).filter(|(wins, loses)| differ(secret, wins, loses));
+    let differing = pairs.chain(cas).filter(|(wins, loses, _)| differ(secret, wins, loses));
     differing
-        .map(|(wins, loses)| {
+        .map(|(wins, loses, remedy)| {
             let message = format!(
-                "{wins} and {loses} differ, and gateways use {wins}. expected one of them: changes of {loses} have no effect; remove one"
+                "{wins} and {loses} differ, and gateways use {wins}. expected one of them: changes of {loses} have no effect; {remedy}"
             );
             Observation::new(field(loses), loses, message)
         })

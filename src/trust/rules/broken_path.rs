@@ -145,7 +145,7 @@ fn remedy(blocked: &Blocked<'_>, line: usize, when: &str) -> String {
         }
         Refused::NotYetValid { .. } => format!("remove line {line} until then"),
         Refused::Expired { .. } => format!("remove line {line}{when}"),
-        _ => format!("remove line {line} if no client needs it, or reissue that CA with a subject of its own"),
+        _ => format!("remove line {line} if no client needs it, or reissue that CA with its own subject"),
     }
 }
 

@@ -11,7 +11,7 @@ pub(super) const RULE: Rule = Rule {
     remedy: "change the -cacert Secret, or add its CAs to the bundle here and delete it",
     source: "istiod pilot/pkg/credentials/kube/secrets.go, GetCaCert",
     example: "ca.crt: Istio takes CAs from Secret gateway-root-cacert. expected no such Secret: the CAs here have no effect; \
-              change that Secret, or delete it",
+              change that Secret, or add its CAs here and then delete it",
     warns_ahead: false,
     check,
 };
@@ -20,7 +20,7 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     let shadowed = context.usage.sibling.zip(context.ca).map(|(sibling, ca)| {
         let message = format!(
             "{}: Istio takes CAs from Secret {sibling}. expected no such Secret: the CAs here have no effect; change that \
-            Secret, or delete it",
+            Secret, or add its CAs here and then delete it",
             ca.key
         );
         Observation::new(ca.field(), sibling, message)

@@ -15,7 +15,7 @@ const LONGEST: usize = 32;
 pub(super) const RULE: Rule = Rule {
     id: "chain-order",
     severity: Severity::Deny,
-    summary: "a serving chain without the leaf's issuer; one that is out of order or has unrelated certificates warns",
+    summary: "a serving chain with CAs, but without the leaf's issuer; one that is out of order or has unrelated ones warns",
     remedy: "write the leaf first, then the CA that signed it, and so on; remove certificates that signed none before them",
     source: "RFC 8446 section 4.4.2; Envoy, measured: it serves the chain as written",
     example: "tls.crt: no certificate in the chain signed the leaf CN=shop.example.com, which was issued by CN=sub. expected its \
@@ -67,12 +67,15 @@ fn misplaced(chain: &Text, certificates: &[&Certificate]) -> Vec<Observation> {
     let issues = may_issue(certificates);
     let count = certificates.len();
     let observe = |at: usize| {
-        let twin = certificates[..at].iter().any(|other| other.fingerprint == certificates[at].fingerprint);
-        if !twin && (0..at).any(|before| issues(at, before)) {
+        let twin = certificates[..at].iter().position(|other| other.fingerprint == certificates[at].fingerprint);
+        if twin.is_none() && (0..at).any(|before| issues(at, before)) {
             return None;
         }
         let (line, name) = (chain.bundle.entries[at].line, brief(&certificates[at].subject));
-        let what = if !twin && (at + 1..count).any(|after| issues(at, after)) {
+        let what = if let Some(twin) = twin {
+            let first = chain.bundle.entries[twin].line;
+            &format!("is already on line {first}. expected each certificate once; remove this one")
+        } else if (at + 1..count).any(|after| issues(at, after)) {
             "precedes a certificate that it signed. expected it after that one: some clients do not reorder a chain; move it down"
         } else {
             "signed no certificate before it. expected only CAs between the leaf and the root; remove it"

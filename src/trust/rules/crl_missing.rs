@@ -15,7 +15,7 @@ pub(super) const RULE: Rule = Rule {
     remedy: "put a list for each CA under ca.crl (under crl next to cacert), or remove the key",
     source: "Envoy, measured: it accepts the update, then every handshake fails; istiod reads one key for lists per CA key",
     example: "ca.crl: no revocation list found. expected an X509 CRL block for each CA in ca.crt: without it every client is \
-              refused; add the lists, or remove the key",
+              refused; add the lists, or remove ca.crl, after which revoked certificates are accepted",
     warns_ahead: false,
     check,
 };
@@ -33,7 +33,7 @@ fn missing(context: &RuleContext<'_>) -> Option<Observation> {
     };
     let message = format!(
         "{key}: {seen}. expected an X509 CRL block for each CA in {ca}: without it every client is refused; add the lists, or remove \
-         the key"
+         {key}, after which revoked certificates are accepted"
     );
     Some(Observation::new(field(key), "none", message))
 }

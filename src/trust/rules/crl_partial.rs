@@ -42,6 +42,10 @@ fn blocked(ca: &Text, at: usize, refused: &Refused) -> Option<Observation> {
                 ca.key, entry.line
             )
         }
+        Refused::Revoked { subject: revoked } if *revoked == entry.certificate.subject => format!(
+            "{} line {}: clients of {subject} are refused: it is revoked. expected no revoked CA; remove it, and its own list",
+            ca.key, entry.line
+        ),
         refused => format!("{} line {}: clients of {subject} are refused: {refused}", ca.key, entry.line),
     };
     let is_meant = matches!(refused, Refused::Revoked { .. });

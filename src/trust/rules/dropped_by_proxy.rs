@@ -53,6 +53,7 @@ fn observe(text: &Text) -> Vec<Observation> {
         Observation::new(text.field(), hex(&seen.digest), message)
     });
     let wrong_label = format!("does not load its {what}. expected the label {label}; correct it");
+    let list_label = "does not load its list. expected the label X509 CRL; correct it".to_owned();
     let pkcs7 = format!(
         "does not load the {what}s in it, which have the form of PKCS #7. expected a block with the label {label} for each; convert it: \
          openssl pkcs7 -print_certs -in FILE (with the label CMS: openssl cms -cmsout -inform PEM -in FILE -certsout NEW)"
@@ -62,10 +63,12 @@ fn observe(text: &Text) -> Vec<Observation> {
         let effect = match (block.is_certificate, block.is_pkcs7) {
             (_, true) => &pkcs7,
             (true, false) => &wrong_label,
+            (false, false) if block.is_list => &list_label,
             (false, false) => &unrelated,
         };
         let message = format!("{key} line {}: {reader} skips {} and {effect}", block.line, block.label);
-        Observation::new(text.field(), block.label.as_str(), message).only_warns(!block.is_certificate)
+        Observation::new(text.field(), block.label.as_str(), message)
+            .only_warns(!block.is_certificate && !block.is_list)
     });
     malformed.chain(blocks).collect()
 }

@@ -4,6 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::expired::is_intermediate;
 use super::{Observation, Rule, Severity};
+use crate::trust::Certificate;
 use crate::trust::name::brief;
 use crate::trust::rule_context::RuleContext;
 
@@ -17,8 +18,8 @@ pub(super) const RULE: Rule = Rule {
     summary: "a CA, leaf or intermediate with less than 30 days left, or less than a quarter of a shorter lifetime",
     remedy: "renew it now: add the new CA first, renew the leaves, then remove the old CA",
     source: "a rotation takes time: cert-manager renews when a third of the lifetime is left",
-    example: "ca.crt line 1: CN=root expires at 2030-01-20T00:00:00Z. expected 30 days, or a quarter of its lifetime, to be left; \
-              renew it now",
+    example: "ca.crt line 1: CN=root expires at 2030-01-20T00:00:00Z. expected 30 days, or a quarter of its lifetime, to be left; add its \
+              successor now and renew its certificates, unless that is done",
     warns_ahead: false,
     check,
 };
@@ -26,6 +27,13 @@ pub(super) const RULE: Rule = Rule {
 fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     let mut seen = Vec::new();
     let cas = context.ca.into_iter().flat_map(|ca| ca.bundle.entries.iter().map(move |entry| (ca, entry)));
+    // With its renewal it has nothing left to do; `superseded` says so.
+    let is_renewed = |certificate: &Certificate| {
+        let renews = |other: &Certificate| other.supersedes(certificate) && other.not_after > certificate.not_after;
+        context
+            .loaded_ca()
+            .is_some_and(|ca| ca.certificates().any(|other| renews(other) && other.is_valid_at(context.now)))
+    };
     let served =
         context.pair.into_iter().flat_map(|pair| pair.chain.bundle.entries.iter().map(move |e| (&pair.chain, e)));
     let leaf_and_intermediates = served.enumerate().filter(|(at, (_, e))| *at == 0 || is_intermediate(&e.certificate));
@@ -34,9 +42,17 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     {
         let certificate = &entry.certificate;
         let is_valid = certificate.is_valid_at(context.now);
-        if is_valid && ends_soon(certificate.not_before, certificate.not_after, context.now) {
+        let is_anchor = context.ca.is_some_and(|ca| ca.key == text.key);
+        if is_valid
+            && ends_soon(certificate.not_before, certificate.not_after, context.now)
+            && !(is_anchor && is_renewed(certificate))
+        {
+            let remedy = match is_anchor {
+                true => "add its successor now and renew its certificates, unless that is done",
+                false => "renew it now",
+            };
             let message = format!(
-                "{} line {}: {} expires at {}. expected 30 days, or a quarter of its lifetime, to be left; renew it now",
+                "{} line {}: {} expires at {}. expected 30 days, or a quarter of its lifetime, to be left; {remedy}",
                 text.key,
                 entry.line,
                 brief(&certificate.subject),

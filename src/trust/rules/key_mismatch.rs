@@ -1,12 +1,13 @@
 //! `key-mismatch`: a private key that does not belong to the leaf.
 
 use super::{Observation, Rule, Severity};
-use crate::trust::chain::signature;
+use crate::trust::bundle::BundleEntry;
+use crate::trust::chain::signature::{self, Key};
 use crate::trust::name::brief;
 use crate::trust::private_key::KeyError;
 use crate::trust::rule_context::RuleContext;
 use crate::trust::secret::field;
-use crate::trust::{UsageKind, go};
+use crate::trust::{Certificate, Text, UsageKind, go};
 
 /// Envoy rejects the pair and keeps the previous one; once it restarts, every connection fails (measured).
 pub(super) const RULE: Rule = Rule {
@@ -42,7 +43,25 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
         (Err(error), _) if signs => {
             format!("{key}: {error}. expected the private key of the CA: nothing can be signed without it; add it")
         }
+        (Err(KeyError::Unsupported { line, label }), Some(leaf)) if !is_served(&leaf.certificate) => format!(
+            "{key}: {label} on line {line}, and the key of {}, is neither RSA (2048 bits or more) nor ECDSA (P-256, P-384, P-521). expected a \
+             leaf that proxies can serve; reissue it with such a key",
+            brief(&leaf.certificate.subject),
+        ),
         (Err(error), _) => format!("{key}: {error}. {}", pair.chain.reader.without_key()),
+        (Ok(public), Some(leaf)) if *public != leaf.certificate.public_key && owns(&pair.chain, public).is_some() => {
+            let owner =
+                owns(&pair.chain, public).map_or((0, ""), |entry| (entry.line, entry.certificate.subject.as_str()));
+            let message = format!(
+                "{} line {}: the private key in {key} belongs to {}, and the chain begins with {}. expected the leaf first; reverse the chain",
+                pair.chain.key,
+                owner.0,
+                brief(owner.1),
+                brief(&leaf.certificate.subject),
+            );
+            let identity = format!("{} {}", leaf.certificate.fingerprint, pair.private_key_digest);
+            return vec![Observation::new(pair.chain.field(), identity, message)];
+        }
         (Ok(public), Some(leaf)) if *public != leaf.certificate.public_key => format!(
             "{key}: not the private key of {} in {}. expected the leaf's own key; write both in one update, the leaf first in its chain",
             brief(&leaf.certificate.subject),
@@ -52,6 +71,19 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     };
     let leaf = leaf.map_or("", |leaf| leaf.certificate.fingerprint.as_str());
     vec![Observation::new(field(key), format!("{leaf} {}", pair.private_key_digest), message)]
+}
+
+/// Whether Envoy serves with a key of this type.
+fn is_served(certificate: &Certificate) -> bool {
+    match signature::key(&certificate.public_key).0 {
+        Key::Rsa { bits } => bits >= 2048,
+        key => matches!(key, Key::P256 | Key::P384 | Key::P521),
+    }
+}
+
+/// The certificate of a chain that a private key belongs to.
+fn owns<'c>(chain: &'c Text, public: &[u8]) -> Option<&'c BundleEntry> {
+    chain.bundle.entries.iter().find(|entry| entry.certificate.public_key == public)
 }
 
 #[cfg(test)]

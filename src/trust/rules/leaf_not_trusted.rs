@@ -11,7 +11,7 @@ pub(super) const RULE: Rule = Rule {
     id: "leaf-not-trusted",
     severity: Severity::Deny,
     summary: "a serving chain that the bundle next to it does not verify; it warns if clients may trust another root",
-    remedy: "add the missing intermediate to the chain, or the leaf's CA to the bundle",
+    remedy: "add the missing intermediate to the chain; in the bundle, a CA also admits its clients",
     source: "GatewaySecret status says what clients trust; the leaf is verified as Envoy does (RFC 5280 section 6.1)",
     example: "tls.crt: clients take their trust from ca.crt, which does not verify the leaf CN=shop.example.com: \
               CN=shop.example.com was issued by CN=other, which is not in the bundle; add it, or the missing intermediate to the \
@@ -44,9 +44,23 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
         true => format!(
             "{chain_key}: clients take their trust from {ca_key}, which does not verify the leaf {name}: {refused}"
         ),
-        false => format!(
-            "{chain_key}: {ca_key} does not verify the leaf {name}: {refused}. this is intended only if clients trust another root"
-        ),
+        false => match refused {
+            Refused::UnknownIssuer { subject, issuer } => format!(
+                "{chain_key}: {} was issued by {}, which is neither in the chain nor in {ca_key}: clients that trust only {ca_key} refuse \
+                 the gateway. expected a chain that leads to what clients trust; if {} is an intermediate, add it to the chain (in {ca_key} \
+                 it would also admit its clients)",
+                brief(&subject),
+                brief(&issuer),
+                brief(&issuer),
+            ),
+            Refused::SelfSigned { .. } => format!(
+                "{chain_key}: the leaf {name} is self-signed: clients that trust only {ca_key} refuse the gateway. expected a leaf of a CA \
+                 that clients trust; issue it from one"
+            ),
+            refused => format!(
+                "{chain_key}: {ca_key} does not verify the leaf {name}: {refused}. this is intended only if clients trust another root"
+            ),
+        },
     };
     vec![Observation::new(chain.field(), leaf.fingerprint.as_str(), message).only_warns(!usage.distributes_trust)]
 }

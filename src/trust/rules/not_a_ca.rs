@@ -18,7 +18,7 @@ pub(super) const RULE: Rule = Rule {
     remedy: "put the issuing CA's certificate into the bundle, not the leaf's",
     source: "RFC 5280 sections 4.2.1.9 and 4.2.1.3; Envoy, measured",
     example: "ca.crt line 1: CN=shop.example.com is not a CA, nor is any other certificate here: basicConstraints lack CA:TRUE. \
-              expected the CA that signed the clients' certificates; put that in its place",
+              expected the CA that signed the clients' certificates; put that in its place, or reissue it as a CA with the same subject and key",
     warns_ahead: false,
     check,
 };
@@ -84,7 +84,7 @@ fn not_cas(ca: &Text) -> Vec<Observation> {
     {
         let message = format!(
             "{} line {}: {} is not a CA, nor is any other certificate here: {}. expected the CA that signed the {}s' certificates; put \
-             that in its place",
+             that in its place, or reissue it as a CA with the same subject and key",
             ca.key,
             first.line,
             brief(&first.certificate.subject),
@@ -96,13 +96,18 @@ fn not_cas(ca: &Text) -> Vec<Observation> {
     }
     odd()
         .map(|entry| {
-            let message = format!(
-                "{} line {}: {} is not a CA: {}. expected CAs only; remove it unless it is pinned on purpose",
-                ca.key,
-                entry.line,
-                brief(&entry.certificate.subject),
-                why(entry.certificate.is_ca),
-            );
+            let (key, line, name) = (ca.key, entry.line, brief(&entry.certificate.subject));
+            let message = match entry.certificate.is_ca {
+                true => format!(
+                    "{key} line {line}: the key usage of {name} lacks keyCertSign, so its {}s are refused. expected CAs that may sign; \
+                     reissue it with keyCertSign",
+                    ca.reader.peer()
+                ),
+                false => format!(
+                    "{key} line {line}: {name} is not a CA: basicConstraints lack CA:TRUE. expected CAs only; remove it unless it is pinned \
+                     on purpose"
+                ),
+            };
             Observation::new(ca.field(), entry.certificate.fingerprint.as_str(), message).only_warns(true)
         })
         .collect()

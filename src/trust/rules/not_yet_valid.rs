@@ -2,8 +2,8 @@
 
 use super::expired::is_intermediate;
 use super::{Observation, Rule, Severity};
-use crate::trust::bundle::BundleEntry;
-use crate::trust::equivalence::have_same_extensions;
+use crate::trust::Certificate;
+use crate::trust::equivalence::verify_the_same;
 use crate::trust::name::brief;
 use crate::trust::rule_context::RuleContext;
 
@@ -28,16 +28,11 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
         let any_valid = ca.bundle.entries.iter().any(|e| e.certificate.is_valid_at(context.now));
         for entry in ca.bundle.entries.iter().filter(|e| e.certificate.is_not_yet_valid(context.now)) {
             let (subject, start) = (brief(&entry.certificate.subject), entry.certificate.not_before);
-            let is_renewal = |e: &BundleEntry| {
-                e.certificate.supersedes(&entry.certificate) && e.certificate.is_valid_at(context.now)
-            };
-            // The present certificate verifies its clients. `expired-beside-renewed` reports the order.
-            if ca
-                .bundle
-                .entries
-                .iter()
-                .any(|e| is_renewal(e) && have_same_extensions(&e.certificate, &entry.certificate))
-            {
+            // The present certificate verifies its clients, if it is the one that the proxy takes. `expired-beside-renewed` reports the order.
+            let first = ca.certificates().find(|first| first.subject_der == entry.certificate.subject_der);
+            let renews =
+                |first: &Certificate| first.is_valid_at(context.now) && verify_the_same(first, &entry.certificate);
+            if first.is_some_and(renews) {
                 continue;
             }
             let effect = if any_valid {

@@ -36,7 +36,8 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
                 Some(chain) => format!("gateways ignore it and serve {chain}; remove {present}, or add {missing}"),
                 None => format!("{}; add {missing} in the same update", context.usage.reader.without_pair()),
             };
-            let message = format!("{present}: {missing} is missing. expected both or neither: {effect}");
+            let state = if context.secret.data.contains_key(missing) { "empty" } else { "missing" };
+            let message = format!("{present}: {missing} is {state}. expected both or neither: {effect}");
             Observation::new(field(present), missing, message).only_warns(other.is_some())
         })
         .collect()

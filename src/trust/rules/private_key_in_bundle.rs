@@ -1,10 +1,14 @@
 //! `private-key-in-bundle`: a private key among certificates.
 
+use std::ops::Range;
+
 use sha2::{Digest, Sha256};
 
 use super::{Observation, Rule, Severity};
 use crate::trust::certificate::hex;
 use crate::trust::credential::CRL_KEYS;
+use crate::trust::name::brief;
+use crate::trust::private_key::public_key;
 use crate::trust::rule_context::RuleContext;
 use crate::trust::secret::field;
 
@@ -14,10 +18,10 @@ pub(super) const RULE: Rule = Rule {
     id: "private-key-in-bundle",
     severity: Severity::Deny,
     summary: "a CA bundle that contains a private key",
-    remedy: "remove the key from the bundle, and replace it: everyone who can read the bundle may know it",
+    remedy: "remove the private key; replace the CA or the certificate that it belongs to (docs/compromised-ca.md)",
     source: "bundles are published: everyone who reads a CA's key can issue its certificates",
-    example: "ca.crt line 1: private key found. expected certificates only; remove the key and issue its certificate again with a new one, since everyone who can \
-              read the bundle may know it",
+    example: "ca.crt line 1: a private key. expected certificates only: everyone who can read the bundle may have it; remove its block, and \
+              reissue its certificate with another private key",
     warns_ahead: false,
     check,
 };
@@ -26,10 +30,23 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     let mut seen = Vec::new();
     for key in context.usage.reader.ca_keys().iter().copied().chain(CRL_KEYS) {
         let Some(text) = context.secret.data.get(key) else { continue };
-        for (line, digest) in private_keys(text) {
+        for (number, (line, block, digest)) in private_keys(text).into_iter().enumerate() {
+            let public = text.get(block).filter(|_| number < READ).and_then(|block| public_key(block).ok());
+            let owner = context
+                .ca
+                .into_iter()
+                .flat_map(|ca| ca.certificates())
+                .find(|ca| Some(&ca.public_key) == public.as_ref());
+            let (whose, remedy) = match owner {
+                Some(ca) => {
+                    let replace = "replace that CA (docs/compromised-ca.md)".to_owned();
+                    (format!("the private key of {}", brief(&ca.subject)), replace)
+                }
+                None => ("a private key".to_owned(), "reissue its certificate with another private key".to_owned()),
+            };
             let message = format!(
-                "{key} line {line}: private key found. expected certificates only; remove the key and issue its certificate again with a new one, since everyone who can \
-                 read the bundle may know it"
+                "{key} line {line}: {whose}. expected certificates only: everyone who can read the bundle may have it; remove its block, and \
+                 {remedy}"
             );
             seen.push(Observation::new(field(key), digest, message));
         }
@@ -37,26 +54,32 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     seen
 }
 
-/// The lines where a private key begins, each with a digest of the text up to an END.
-fn private_keys(text: &[u8]) -> Vec<(usize, String)> {
+/// Private keys whose owner is searched: a hostile text has thousands.
+const READ: usize = 8;
+
+/// The line where each private key begins, the place of its text up to an END, and a digest of that.
+fn private_keys(text: &[u8]) -> Vec<(usize, Range<usize>, String)> {
     let mut found = Vec::new();
-    let mut open: Option<(usize, Sha256)> = None;
-    for (line, number) in text.split(|b| *b == b'\n').zip(1..) {
+    let mut open: Option<(usize, usize, Sha256)> = None;
+    let mut next = 0;
+    for (line, number) in text.split_inclusive(|b| *b == b'\n').zip(1..) {
+        let at = next;
+        next += line.len();
         if begins(line)
-            && let Some((line, hash)) = open.replace((number, Sha256::new()))
+            && let Some((line, from, hash)) = open.replace((number, at, Sha256::new()))
         {
-            found.push((line, hex(&hash.finalize())));
+            found.push((line, from..at, hex(&hash.finalize())));
         }
-        if let Some((start, mut hash)) = open.take() {
+        if let Some((start, from, mut hash)) = open.take() {
             hash.update(line.trim_ascii());
             if line.trim_ascii().starts_with(b"-----END") {
-                found.push((start, hex(&hash.finalize())));
+                found.push((start, from..next, hex(&hash.finalize())));
             } else {
-                open = Some((start, hash));
+                open = Some((start, from, hash));
             }
         }
     }
-    found.extend(open.map(|(line, hash)| (line, hex(&hash.finalize()))));
+    found.extend(open.map(|(line, from, hash)| (line, from..next, hex(&hash.finalize()))));
     found
 }
 
@@ -93,6 +116,17 @@ mod tests {
             let body = key.lines().nth(1).expect("a line of base64");
             assert!(!format!("{found:?}").contains(&body[..8]));
         }
+    }
+
+    #[test]
+    fn names_the_ca_whose_key_it_is() {
+        let authority = ca("one");
+        let found = |key: String| {
+            findings(&secret(&[("ca.crt", &(ca("two").pem() + &authority.pem() + &key))])).remove(0).message
+        };
+        let message = found(authority.key_pem());
+        assert!(message.contains("the private key of CN=one") && message.contains("replace that CA"), "{message}");
+        assert!(found(authority.leaf("a").key_pem()).contains("reissue its certificate"));
     }
 
     #[test]

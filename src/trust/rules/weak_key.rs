@@ -15,10 +15,10 @@ pub(super) const RULE: Rule = Rule {
     id: "weak-key",
     severity: Severity::Deny,
     summary: "a CA with RSA under 1024 bits, or a key that a proxy cannot use; under 2048 bits, or an uncommon type, warns",
-    remedy: "reissue the CA with RSA of 2048 bits or more, or ECDSA on P-256 or P-384",
+    remedy: "add a CA with a strong private key and its own subject, renew the certificates of this one, then remove it",
     source: "NIST SP 800-57; Envoy 1.36 to 1.40, measured: ML-DSA is verified from 1.38 on",
     example: "ca.crt line 1: the key of CN=root is RSA of 1016 bits. expected RSA of 2048 bits or more, or ECDSA on P-256 or \
-              P-384; issue it again with a new key",
+              P-384; add a CA with such a key and its own subject, renew the certificates of this one, then remove it",
     warns_ahead: false,
     check,
 };
@@ -49,7 +49,8 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
             },
         };
         let message = format!(
-            "{} line {}: the key of {} is {seen}. expected RSA of 2048 bits or more, or ECDSA on P-256 or P-384; issue it again with a new key",
+            "{} line {}: the key of {} is {seen}. expected RSA of 2048 bits or more, or ECDSA on P-256 or P-384; add a CA with such a key and its \
+             own subject, renew the certificates of this one, then remove it",
             ca.key,
             entry.line,
             brief(&certificate.subject),

@@ -35,13 +35,15 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
         let hash = broken_hash(certificate)?;
         let algorithm = if hash == "MD5" { Algorithm::Md5 } else { Algorithm::Sha1 };
         let is_verified = context.usage.oldest_proxy.verifies(algorithm);
+        let effect = match is_bundle {
+            true => "programs other than Envoy refuse it below its root".to_owned(),
+            false => format!("{}s refuse it", text.reader.peer()),
+        };
         let message = format!(
-            "{} line {}: {} is signed with {}. expected SHA-256 or better: {}s refuse it; reissue it",
+            "{} line {}: {} is signed with {hash}. expected SHA-256 or better: {effect}; reissue it",
             text.key,
             entry.line,
             brief(&certificate.subject),
-            hash,
-            text.reader.peer(),
         );
         Some(
             Observation::new(text.field(), certificate.fingerprint.as_str(), message)
