@@ -17,7 +17,9 @@ use crate::api::SourceKind;
 use crate::json::Json;
 use crate::registry::Registry;
 use crate::rotation::readers::decode;
-use crate::trust::{self, Finding, ParsedSecret, Secret, SecretUsage, Severities, Severity, TlsConsumer};
+use crate::trust::{
+    self, Finding, ParsedSecret, Secret, SecretUsage, Severities, Severity, TlsConsumer, UsageKind, judge_deletion,
+};
 
 /// Texts of one object that one reader loads together, in the form of a Secret's content.
 struct BundleLocation {
@@ -129,6 +131,12 @@ pub(super) fn config_map(
         _ => request.is_draining(),
     };
     let decoded = |object| decode(SourceKind::ConfigMap, object).ok();
+    if request.operation == Operation::Delete && !is_exempt && guard::is_guarded(request) {
+        let usage = SecretUsage { kind: UsageKind::TrustBundle, ..SecretUsage::default() };
+        if let Some(old) = old.and_then(decoded) {
+            all.extend(judge_deletion(&ParsedSecret::new(&old, TlsConsumer::Envoy), usage, severities, now));
+        }
+    }
     if is_source && !is_exempt {
         let (old, new) = (old.and_then(decoded), new.and_then(decoded));
         let contents = |texts| ParsedSecret::new(texts, TlsConsumer::Envoy);

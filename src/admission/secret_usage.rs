@@ -52,6 +52,7 @@ pub(super) fn unclaimed<'r>(
     if let Some(served) = served {
         usage.gateways = &served.gateways;
         usage.ca_required = served.verifies_clients;
+        usage.pair_required = !served.gateways.is_empty();
         return usage;
     }
     let is_managed = contents.secret.labels.get(MANAGED_LABEL).is_some_and(|value| value == "true");

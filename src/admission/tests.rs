@@ -489,6 +489,24 @@ fn judges_a_secret_for_the_gateways_of_the_input_that_name_it() {
     assert_eq!(found(&shop, &[of("SIMPLE")]), []);
     assert_eq!(found(&shop, &[of("MUTUAL")]), [("empty", Severity::Deny)]);
     assert_eq!(found(&shop, &[of("MUTUAL"), secret(&shop, "shop-cacert")]), [], "istiod takes the CAs from that one");
+    let bare = |name: &str, data: Json<'static>| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "mesh", "name": name}, "stringData": data});
+    let with = |object: &Json<'static>, others: &[Json<'static>]| {
+        let mut inventory = Inventory::new(Vec::<Entry>::new());
+        others.iter().for_each(|object| inventory.take(&object.into(), "default", now()));
+        checked(object, &Context::new(inventory, Outlook::Whole, now())).unwrap()
+    };
+    let denied = [("empty", Severity::Deny)];
+    let sibling = secret(&shop, "shop-cacert");
+    assert_eq!(with(&sibling, &[of("MUTUAL"), sibling.clone()]), denied, "that one has no CA either");
+    let partners = json!({"mode": "MUTUAL", "credentialName": "shop", "caCertCredentialName": "partners-cacert"});
+    let partners = gateway(partners, "shop.example.com");
+    let cas = |data| bare("partners-cacert", data);
+    assert_eq!(with(&cas(json!({"note": "x"})), &[partners.clone(), cas(json!({}))]), denied);
+    assert_eq!(with(&cas(json!({"ca.crt": root.pem()})), &[partners, cas(json!({}))]), []);
+    let no_pair = with(&bare("shop", json!({"ca.crt": root.pem()})), &[of("SIMPLE")]);
+    assert_eq!(no_pair, [("pair-incomplete", Severity::Deny)]);
+    let two = json!({"mode": "SIMPLE", "credentialNames": ["shop", "other"]});
+    assert_eq!(found(&shop, &[gateway(two, "pay.example.com")]), [], "the other one may cover the host");
     let elsewhere = json!({"mode": "MUTUAL", "credentialName": "shop", "caCertCredentialName": "configmap://apps/cas"});
     assert_eq!(found(&shop, &[gateway(elsewhere, "shop.example.com")]), []);
     assert_eq!(found(&shop, &[gateway(tls("SIMPLE"), "pay.example.com")]), [("hosts-not-covered", Severity::Warn)]);

@@ -50,7 +50,7 @@ pub(crate) type ServedSecrets = BTreeMap<(String, String), ServedSecret>;
 pub(crate) struct ServedSecret {
     /// The Gateways that serve its certificate.
     pub(crate) gateways: Vec<GatewayUse>,
-    /// Whether one of them takes its clients' CAs from it.
+    /// Whether a Gateway takes its clients' CAs from it.
     pub(crate) verifies_clients: bool,
 }
 

@@ -121,9 +121,12 @@ impl Inventory {
         let entries = self.claims.entries().iter().enumerate();
         let entries = entries.map(|(index, entry)| Entry { status: status(index, entry), ..Entry::clone(entry) });
         let mut served = self.served.clone();
-        for ((namespace, name), secret) in &mut served {
-            let is_of = |(of, stem): &(String, String)| stem == name && (namespace.is_empty() || of == namespace);
-            secret.verifies_clients &= !self.siblings.iter().any(is_of);
+        for ((namespace, name), secret) in &self.served {
+            let is_of = |(of, stem): &&(String, String)| stem == name && (namespace.is_empty() || of == namespace);
+            for (of, stem) in self.siblings.iter().filter(|_| secret.verifies_clients).filter(is_of) {
+                served.entry((namespace.clone(), name.clone())).or_default().verifies_clients = false;
+                served.entry((of.clone(), format!("{stem}{CACERT_SUFFIX}"))).or_default().verifies_clients = true;
+            }
         }
         Registry::new(entries).with_served(served)
     }
@@ -257,19 +260,24 @@ impl Inventory {
         }
     }
 
-    /// The Secrets that the servers of a Gateway present.
+    /// The Secrets that the servers of a Gateway present, and those from which they take CAs.
     fn take_servers(&mut self, kind: Kind<'_>, json: &Json<'_>, namespace: &str) {
         for settings in rewrite::tls_settings(kind, json, namespace).into_iter().filter(|tls| !tls.is_upstream) {
+            let key = |place: &Place<'_>, name: &str| match place {
+                Place::Namespace(place) | Place::Granted { namespace: place, .. } => {
+                    ((*place).to_owned(), name.to_owned())
+                }
+                Place::Selected(_) | Place::AllGateways { .. } => (String::new(), name.to_owned()),
+            };
+            // Of several certificates another one may cover a host.
+            let hosts = if settings.presents.len() == 1 { settings.hosts.as_slice() } else { &[] };
             for named in &settings.presents {
-                let place = match &named.place {
-                    Place::Namespace(place) | Place::Granted { namespace: place, .. } => *place,
-                    Place::Selected(_) | Place::AllGateways { .. } => "",
-                };
-                let served = self.served.entry((place.to_owned(), named.name.to_owned())).or_default();
-                let hosts = settings.hosts.iter().map(|host| (*host).to_owned()).collect();
+                let served = self.served.entry(key(&named.place, named.name)).or_default();
+                let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
                 served.gateways.push(gateway_use(kind, json, namespace, hosts));
-                served.verifies_clients |=
-                    matches!(&settings.trust, TrustSource::Secret { name, .. } if *name == named.name);
+            }
+            if let TrustSource::Secret { place, name } = &settings.trust {
+                self.served.entry(key(place, name)).or_default().verifies_clients = true;
             }
         }
     }

@@ -128,6 +128,11 @@ pub(crate) fn trusts_clients(aux: &[u8]) -> Option<bool> {
     (trusts || rejects).then_some(!rejects)
 }
 
+/// The tag of a RELATIVE-OID, which the BoringSSL of Envoy 1.40 takes with any content, and a newer one does not.
+const RELATIVE_OID: u32 = 13;
+
+const MALFORMED_RELATIVE_OID: &str = "a RELATIVE-OID is malformed";
+
 fn algorithm(input: &mut Cbs<'_>) -> Result<()> {
     const WHAT: &str = "an algorithm identifier is malformed";
     let mut inner = input.take(SEQUENCE, WHAT)?;
@@ -135,7 +140,7 @@ fn algorithm(input: &mut Cbs<'_>) -> Result<()> {
     if !inner.0.is_empty() {
         let (tag, value) = inner.any().ok_or(WHAT)?;
         if !valid_value(tag, value) {
-            return Err(WHAT);
+            return Err(if tag == RELATIVE_OID { MALFORMED_RELATIVE_OID } else { WHAT });
         }
     }
     inner.end(WHAT)
@@ -163,7 +168,7 @@ pub(super) fn attribute(rdn: &mut Cbs<'_>) -> Result<()> {
     object(entry.take(OBJECT, WHAT)?.0)?;
     let (tag, value) = entry.any().ok_or(WHAT)?;
     if !valid_value(tag, value) {
-        return Err("a name has a malformed string");
+        return Err(if tag == RELATIVE_OID { MALFORMED_RELATIVE_OID } else { "a name has a malformed string" });
     }
     entry.end(WHAT)
 }
@@ -191,8 +196,8 @@ pub(super) fn valid_value(tag: u32, value: &[u8]) -> bool {
         2 | 10 => valid_integer(value),
         3 => valid_bits(value),
         5 => value.is_empty(),
-        // An OBJECT IDENTIFIER or a RELATIVE-OID, which the BoringSSL of Envoy 1.40 takes with any content, and a newer one does not.
-        6 | 13 => object(value).is_ok(),
+        // An OBJECT IDENTIFIER.
+        6 | RELATIVE_OID => object(value).is_ok(),
         23 | 24 => valid_time(tag, value) || has_offset(tag, value),
         0x2000_0008 | 0x2000_000B | SEQUENCE | SET | 0x2000_001D => true,
         8 | 11 | 16 | 17 | 29 => false,

@@ -27,6 +27,8 @@ pub struct SecretUsage<'a> {
     pub kind: UsageKind,
     /// Gateways take their trust anchors from this Secret, so it must have a CA bundle.
     pub ca_required: bool,
+    /// Gateways present its certificate, so it must have a pair.
+    pub pair_required: bool,
     /// The TLS consumer that reads it.
     pub reader: TlsConsumer,
     /// The oldest proxy that verifies peers with it.

@@ -112,9 +112,14 @@ pub(crate) const BARE: &str = ", bare";
 
 /// Whether trustspan is stricter than BoringSSL about this DER; see `docs/envoy-differences.md`.
 fn is_stricter(message: &str) -> bool {
-    ["criticality of an extension", "has an offset instead of Z", "the length of its signature"]
-        .iter()
-        .any(|what| message.contains(what))
+    [
+        "criticality of an extension",
+        "has an offset instead of Z",
+        "the length of its signature",
+        "a RELATIVE-OID is malformed",
+    ]
+    .iter()
+    .any(|what| message.contains(what))
 }
 
 /// Rules on CAs with one subject. Each generated case with a finding has clients that are refused for that reason.

@@ -372,6 +372,20 @@ fn judges_only_guarded_config_maps() {
 }
 
 #[test]
+fn the_deletion_of_a_guarded_config_map_warns_of_what_it_takes_away() {
+    let guarded = config_map(&ca("a").pem());
+    let mut plain = guarded.clone();
+    plain["metadata"]["labels"] = json!({});
+    for (object, expected) in [(&guarded, vec!["taken-away"]), (&plain, vec![])] {
+        let deletion =
+            Request { operation: Operation::Delete, object: None, old_object: Some(object), ..request(object, None) };
+        let decision = decided(&deletion, &Registry::default());
+        assert_ne!(decision.verdict(), Verdict::Deny);
+        assert_eq!(decision.findings.iter().map(|finding| finding.rule).collect::<Vec<_>>(), expected);
+    }
+}
+
+#[test]
 fn severities_and_break_glass_apply() {
     let mut object = api_service("prose");
     let off: Severities = [("empty".to_owned(), Level::Off)].into_iter().collect();

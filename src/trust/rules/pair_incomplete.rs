@@ -12,8 +12,8 @@ use crate::trust::secret::field;
 pub(super) const RULE: Rule = Rule {
     id: "pair-incomplete",
     severity: Severity::Deny,
-    summary: "a certificate chain without its private key, or a private key without its chain",
-    remedy: "write both keys of the pair in one update, or neither",
+    summary: "a chain without its private key, a private key without its chain, or neither where gateways need them",
+    remedy: "write tls.crt and tls.key in one update, or neither",
     source: "istiod pilot/pkg/credentials/kube/secrets.go: a pair is used only if both keys have content",
     example: "tls.crt: tls.key is missing. expected both or neither: gateways cannot serve with one of them; add tls.key in the \
               same update",
@@ -26,7 +26,15 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
         return Vec::new();
     }
     let other = context.pair.map(|pair| pair.chain.key);
-    credential::half_pairs(context.usage.reader, context.secret)
+    let mut halves = credential::half_pairs(context.usage.reader, context.secret).peekable();
+    if context.usage.pair_required && other.is_none() && halves.peek().is_none() {
+        let message = "data: no tls.crt and tls.key with content. expected a serving pair: Gateways name this Secret, and serve no certificate \
+                       without it; add both";
+        // What has no content at all may be filled by a controller.
+        let is_bare = context.secret.data.is_empty();
+        return vec![Observation::new("data".to_owned(), "missing", message.to_owned()).only_warns(is_bare)];
+    }
+    halves
         .map(|half| {
             let (present, missing) = (half.present, half.missing);
             let effect = match other {
@@ -45,8 +53,8 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
 
 #[cfg(test)]
 mod tests {
-    use crate::trust::fixtures::{NOTHING, ca, findings, secret, verdicts};
-    use crate::trust::{Severity, Verdict};
+    use crate::trust::fixtures::{NOTHING, ca, findings, now, secret, verdicts};
+    use crate::trust::{SecretUsage, Severity, Verdict, judge};
 
     #[test]
     fn accepts_a_pair_and_none() {
@@ -68,6 +76,18 @@ mod tests {
         let found = findings(&secret(&[("cert", "x"), ("tls.crt", &leaf.pem()), ("tls.key", &leaf.key_pem())]));
         assert_eq!(Verdict::of(&found), Verdict::Warn);
         assert_eq!(found[0].rule, "pair-incomplete");
+    }
+
+    #[test]
+    fn rejects_a_secret_without_a_pair_where_gateways_need_one() {
+        let usage = SecretUsage { pair_required: true, ..SecretUsage::default() };
+        let found = |data: &[(&str, &str)]| {
+            let found = judge(&secret(data), usage, now());
+            found.iter().map(|f| (f.rule, f.severity)).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&[("ca.crt", &ca("one").pem())]), [("pair-incomplete", Severity::Deny)]);
+        assert_eq!(found(&[("tls.crt", ""), ("tls.key", "")]), [("pair-incomplete", Severity::Deny)]);
+        assert_eq!(found(&[]), [("pair-incomplete", Severity::Warn)]);
     }
 
     #[test]
