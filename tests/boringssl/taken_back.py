@@ -28,11 +28,14 @@ BROKEN_PATH = "src/trust/rules/broken_path.rs"
 BUNDLE = "src/trust/bundle.rs"
 CHAIN = "src/trust/chain/mod.rs"
 CONSTRAINTS = "src/trust/chain/constraints.rs"
+CONTEXT = "src/trust/rule_context.rs"
 CRL = "src/trust/chain/crl.rs"
 DER = "src/trust/der.rs"
+EXPIRED = "src/trust/rules/expired_beside_renewed.rs"
 ISSUING = "src/trust/chain/issuing.rs"
 MALFORMED = "src/trust/malformed_pem.rs"
 NAMES = "src/trust/chain/general_name.rs"
+NOT_YET_VALID = "src/trust/rules/not_yet_valid.rs"
 PATH = "src/trust/chain/path_checks.rs"
 SAME_SUBJECT = "src/trust/rules/same_subject_ambiguity.rs"
 SIGNATURE = "src/trust/chain/signature.rs"
@@ -126,7 +129,28 @@ FIXES = [
     ),
     ("blank-in-unmarked-base64", MALFORMED, "b'+' | b'/' | b'=' | b' ' | b'\\t'", "b'+' | b'/' | b'='"),
     ("text-after-no-label", MALFORMED, "(is_empty || names", "(names"),
-    ("broken-path", BROKEN_PATH, "blocked.filter(|blocked| !blocked.has_its_subject)", "blocked.filter(|_| false)"),
+    ("broken-path", BROKEN_PATH, "Some(Broken { blocked, shape: Some(shape)", "None::<()>?; Some(Broken { blocked, shape: Some(shape)"),
+    (
+        "two-reasons",
+        BROKEN_PATH,
+        "let are_all = without.is_some() &&",
+        "let are_all = without.as_ref().is_some_and(|blocked| !blocked.has_its_subject) &&",
+    ),
+    ("path-leads-back", ISSUING, "let leads_back = by == ca && at > 1;", "let leads_back = false;"),
+    (
+        "trusted-below",
+        PATH,
+        "parsed.certificate.trusts_clients.is_some()",
+        "parsed.certificate.trusts_clients == Some(false)",
+    ),
+    ("removed-ahead", CONTEXT, '{ " at that time" } else', '{ "" } else'),
+    ("put-before-ahead", EXPIRED, "true if is_renewal &&", "true if"),
+    (
+        "future-renewal",
+        NOT_YET_VALID,
+        "first.is_valid_at(context.now) && verify_the_same(first, &entry.certificate)",
+        "first.is_valid_at(context.now) && first.subject_der == entry.certificate.subject_der",
+    ),
     (
         "expired-with-the-same-subject",
         SAME_SUBJECT,
@@ -136,13 +160,13 @@ FIXES = [
     (
         "reason-by-subject",
         ISSUING,
-        "                let by = self.find(&path.links.get(at)?",
+        "                let link = |at: usize| self.find",
         """let at = path.links.iter().position(|link| link.certificate.subject == path.links[at].certificate.subject)?;
-let by = self.find(&path.links.get(at)?""",
+let link = |at: usize| self.find""",
     ),
-    ("trust-settings", BUNDLE, "aux && der::rejects_clients(trailing)", "aux && trailing.is_empty()"),
+    ("trust-settings", BUNDLE, "der::trusts_clients(trailing).filter(|_| aux)", "der::trusts_clients(trailing).filter(|_| aux && trailing.is_empty())"),
     ("taken-away", TAKEN_AWAY, "        return None;\n    }\n    let mut seen", "    }\n    return None;\n    let mut seen"),
-    ("relative-object-id", DER, "6 | 13 => object", "6 => object"),
+    ("relative-object-id", DER, "6 | RELATIVE_OID => object", "6 => object"),
     ("signature-length", DER, "if has_long_length(signature)", "if false"),
 ]
 
