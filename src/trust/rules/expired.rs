@@ -1,11 +1,12 @@
 //! `expired`: an expired leaf or CA.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use jiff::Timestamp;
 
 use super::{Observation, Rule, Severity};
 use crate::trust::Certificate;
+use crate::trust::bundle::BundleEntry;
 use crate::trust::name::brief;
 use crate::trust::parsed_secret::Text;
 use crate::trust::rule_context::RuleContext;
@@ -28,15 +29,11 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     let mut seen = Vec::new();
     let peer = context.usage.reader.peer();
     if let Some(ca) = context.loaded_ca() {
-        let any_valid = ca.bundle.entries.iter().any(|e| e.certificate.is_valid_at(context.now));
+        let valid = valid(ca, context.now);
+        let any_valid = !valid.is_empty();
         for entry in ca.bundle.entries.iter().filter(|e| e.certificate.is_expired(context.now)) {
             let (subject, end) = (brief(&entry.certificate.subject), entry.certificate.not_after);
-            let renewal = ca
-                .bundle
-                .entries
-                .iter()
-                .find(|e| e.certificate.supersedes(&entry.certificate) && e.certificate.is_valid_at(context.now));
-            let effect = if let Some(renewal) = renewal {
+            let effect = if let Some(renewal) = valid.get(&identity(&entry.certificate)) {
                 format!("expected only its renewal on line {}; remove it", renewal.line)
             } else if any_valid {
                 format!("expected valid CAs only: its {peer}s are refused; remove it")
@@ -44,8 +41,8 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
                 format!("expected at least one valid CA: every {peer} is refused; add the renewed CA")
             };
             let message = format!("{} line {}: {subject} expired at {end}. {effect}", ca.key, entry.line);
-            let identity = entry.certificate.fingerprint.as_str();
-            seen.push(Observation::new(ca.field(), identity, message).only_warns(any_valid));
+            let fingerprint = entry.certificate.fingerprint.as_str();
+            seen.push(Observation::new(ca.field(), fingerprint, message).only_warns(any_valid));
         }
     }
     let Some((chain, leaf)) = context.served() else { return seen };
@@ -61,6 +58,25 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     }
     seen.extend(intermediates(chain, context.now));
     seen
+}
+
+/// What makes two certificates those of one CA: subject and key.
+type Identity<'c> = (&'c [u8], &'c [u8]);
+
+pub(super) fn identity(certificate: &Certificate) -> Identity<'_> {
+    (&certificate.subject_der, &certificate.public_key)
+}
+
+/// The valid CAs of a bundle, of each the certificate that is valid for the longest time. A map, since a hostile bundle has thousands.
+pub(super) fn valid(ca: &Text, now: Timestamp) -> HashMap<Identity<'_>, &BundleEntry> {
+    let mut valid: HashMap<_, &BundleEntry> = HashMap::new();
+    for entry in ca.bundle.entries.iter().filter(|entry| entry.certificate.is_valid_at(now)) {
+        let longest = valid.entry(identity(&entry.certificate)).or_insert(entry);
+        if longest.certificate.not_after < entry.certificate.not_after {
+            *longest = entry;
+        }
+    }
+    valid
 }
 
 /// Not a root: clients ignore one at the end of a chain.

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::expired::is_intermediate;
+use super::expired::{identity, is_intermediate, valid};
 use super::{Observation, Rule, Severity};
 use crate::trust::Certificate;
 use crate::trust::name::brief;
@@ -28,11 +28,9 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     let mut seen = Vec::new();
     let cas = context.ca.into_iter().flat_map(|ca| ca.bundle.entries.iter().map(move |entry| (ca, entry)));
     // With its renewal it has nothing left to do; `superseded` says so.
+    let valid = context.loaded_ca().map(|ca| valid(ca, context.now)).unwrap_or_default();
     let is_renewed = |certificate: &Certificate| {
-        let renews = |other: &Certificate| other.supersedes(certificate) && other.not_after > certificate.not_after;
-        context
-            .loaded_ca()
-            .is_some_and(|ca| ca.certificates().any(|other| renews(other) && other.is_valid_at(context.now)))
+        valid.get(&identity(certificate)).is_some_and(|longest| longest.certificate.not_after > certificate.not_after)
     };
     let served =
         context.pair.into_iter().flat_map(|pair| pair.chain.bundle.entries.iter().map(move |e| (&pair.chain, e)));

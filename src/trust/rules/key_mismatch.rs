@@ -1,13 +1,12 @@
 //! `key-mismatch`: a private key that does not belong to the leaf.
 
 use super::{Observation, Rule, Severity};
-use crate::trust::bundle::BundleEntry;
 use crate::trust::chain::signature::{self, Key};
 use crate::trust::name::brief;
 use crate::trust::private_key::KeyError;
 use crate::trust::rule_context::RuleContext;
 use crate::trust::secret::field;
-use crate::trust::{Certificate, Text, UsageKind, go};
+use crate::trust::{Certificate, UsageKind, go};
 
 /// Envoy rejects the pair and keeps the previous one; once it restarts, every connection fails (measured).
 pub(super) const RULE: Rule = Rule {
@@ -33,6 +32,20 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
         Err(KeyError::Unsupported { .. }) if signs => &signing_key().unwrap_or(Err(KeyError::Missing(None))),
         key => key,
     };
+    if let (Ok(public), Some(leaf)) = (public, leaf)
+        && *public != leaf.certificate.public_key
+        && let Some(owner) = pair.chain.bundle.entries.iter().find(|entry| entry.certificate.public_key == *public)
+    {
+        let message = format!(
+            "{} line {}: the private key in {key} belongs to {}, and the chain begins with {}. expected the leaf first; reverse the chain",
+            pair.chain.key,
+            owner.line,
+            brief(&owner.certificate.subject),
+            brief(&leaf.certificate.subject),
+        );
+        let identity = format!("{} {}", leaf.certificate.fingerprint, pair.private_key_digest);
+        return vec![Observation::new(pair.chain.field(), identity, message)];
+    }
     let message = match (public, leaf) {
         // A key of a type that cannot be compared here.
         (Err(KeyError::Unsupported { .. }), Some(leaf))
@@ -49,19 +62,6 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
             brief(&leaf.certificate.subject),
         ),
         (Err(error), _) => format!("{key}: {error}. {}", pair.chain.reader.without_key()),
-        (Ok(public), Some(leaf)) if *public != leaf.certificate.public_key && owns(&pair.chain, public).is_some() => {
-            let owner =
-                owns(&pair.chain, public).map_or((0, ""), |entry| (entry.line, entry.certificate.subject.as_str()));
-            let message = format!(
-                "{} line {}: the private key in {key} belongs to {}, and the chain begins with {}. expected the leaf first; reverse the chain",
-                pair.chain.key,
-                owner.0,
-                brief(owner.1),
-                brief(&leaf.certificate.subject),
-            );
-            let identity = format!("{} {}", leaf.certificate.fingerprint, pair.private_key_digest);
-            return vec![Observation::new(pair.chain.field(), identity, message)];
-        }
         (Ok(public), Some(leaf)) if *public != leaf.certificate.public_key => format!(
             "{key}: not the private key of {} in {}. expected the leaf's own key; write both in one update, the leaf first in its chain",
             brief(&leaf.certificate.subject),
@@ -79,11 +79,6 @@ fn is_served(certificate: &Certificate) -> bool {
         Key::Rsa { bits } => bits >= 2048,
         key => matches!(key, Key::P256 | Key::P384 | Key::P521),
     }
-}
-
-/// The certificate of a chain that a private key belongs to.
-fn owns<'c>(chain: &'c Text, public: &[u8]) -> Option<&'c BundleEntry> {
-    chain.bundle.entries.iter().find(|entry| entry.certificate.public_key == public)
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! `not-yet-valid`: a leaf or CA that is not valid yet.
 
 use super::expired::is_intermediate;
+use std::collections::HashMap;
+
 use super::{Observation, Rule, Severity};
 use crate::trust::Certificate;
 use crate::trust::equivalence::verify_the_same;
@@ -26,13 +28,17 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
     let peer = context.usage.reader.peer();
     if let Some(ca) = context.loaded_ca() {
         let any_valid = ca.bundle.entries.iter().any(|e| e.certificate.is_valid_at(context.now));
+        let mut first: HashMap<&[u8], &Certificate> = HashMap::new();
+        for certificate in ca.certificates() {
+            first.entry(certificate.subject_der.as_slice()).or_insert(certificate);
+        }
         for entry in ca.bundle.entries.iter().filter(|e| e.certificate.is_not_yet_valid(context.now)) {
             let (subject, start) = (brief(&entry.certificate.subject), entry.certificate.not_before);
             // The present certificate verifies its clients, if it is the one that the proxy takes. `expired-beside-renewed` reports the order.
-            let first = ca.certificates().find(|first| first.subject_der == entry.certificate.subject_der);
+            let first = first.get(entry.certificate.subject_der.as_slice());
             let renews =
                 |first: &Certificate| first.is_valid_at(context.now) && verify_the_same(first, &entry.certificate);
-            if first.is_some_and(renews) {
+            if first.is_some_and(|first| renews(first)) {
                 continue;
             }
             let effect = if any_valid {
