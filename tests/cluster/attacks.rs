@@ -5,6 +5,7 @@
 mod grammar;
 mod objects;
 mod oracle;
+mod recorder;
 mod scene;
 
 use std::{
@@ -22,6 +23,7 @@ use crate::testbed::{Cluster, Seed};
 use grammar::{Grammar, Verb, Write};
 use objects::{Kind, Object, Tenants};
 use oracle::{Oracle, Violation};
+use recorder::Recorder;
 use scene::Scene;
 
 cases![alone writes_of_a_grammar_give_no_ca_and_no_token_and_stop_no_rotation];
@@ -38,6 +40,8 @@ const PAUSE: Duration = Duration::from_millis(400);
 const COLLECTED: Duration = Duration::from_secs(1);
 /// Writes of an object that a failure prints.
 const PRINTED: usize = 16;
+/// Versions that a failure prints.
+const VERSIONS: usize = 60;
 
 /// Who writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -287,7 +291,7 @@ async fn flood(scene: &Scene<'_>, oracle: &Oracle, chains: Vec<Vec<Write>>) -> R
 }
 
 /// The violations, with the writes of this batch that could have caused them.
-fn describe(violations: &[Violation], records: &[Record]) -> String {
+fn describe(violations: &[Violation], records: &[Record], recorder: &Recorder) -> String {
     let mut text = String::new();
     for Violation { object, found } in violations.iter().take(5) {
         text += &format!("{object} {}\n", found.chars().take(1500).collect::<String>());
@@ -302,9 +306,14 @@ fn describe(violations: &[Violation], records: &[Record]) -> String {
         let stored: Vec<_> =
             records.iter().filter(|record| record.answer == Answer::Stored && is_near(&record.write)).collect();
         let last = &stored[stored.len().saturating_sub(PRINTED)..];
-        last.iter().for_each(|record| text += &format!("{}\n", record.print()));
+        let now = Instant::now();
+        for record in last {
+            let before = now.duration_since(record.at).as_millis();
+            text += &format!("  {before} ms before:{}\n", record.print());
+        }
     }
-    text
+    text += "versions that decided:\n";
+    text + &recorder.print(VERSIONS)
 }
 
 fn writes_of_a_grammar_give_no_ca_and_no_token_and_stop_no_rotation(cluster: &Cluster) -> Result<()> {
@@ -317,6 +326,7 @@ fn writes_of_a_grammar_give_no_ca_and_no_token_and_stop_no_rotation(cluster: &Cl
         let evil: BTreeMap<_, _> = scene.evil.iter().map(|(actor, ca)| (*actor, ca.pem())).collect();
         let mut oracle = Oracle::new(scene.tenants.clone(), &evil, scene.mirrored.clone());
         let owners = owners(&scene)?;
+        let recorder = Recorder::start(&scene.runtime, &scene.admin, b);
         let mut grammar = Grammar::new(scene.tenants.clone(), evil, scene.good(), owners);
         let (mut tally, mut messages) = (BTreeMap::<_, usize>::new(), BTreeSet::new());
         let (mut sent, mut took, begun) = (0, Duration::ZERO, Instant::now());
@@ -324,6 +334,8 @@ fn writes_of_a_grammar_give_no_ca_and_no_token_and_stop_no_rotation(cluster: &Cl
         while sent < count {
             round += 1;
             grammar.good = scene.good();
+            let named = grammar.evil.iter().map(|(actor, pem)| (actor.name(), pem.as_str()));
+            recorder.name_cas(named.chain(grammar.good.get(b).map(|pem| ("good", pem.as_str()))));
             let size = BATCH.min(count - sent);
             let mut chains = Vec::new();
             let mut drawn = 0;
@@ -347,7 +359,10 @@ fn writes_of_a_grammar_give_no_ca_and_no_token_and_stop_no_rotation(cluster: &Cl
             }
             let seed = Seed::number();
             if !violations.is_empty() {
-                bail!("TRUSTSPAN_SEED={seed}, found after {sent} writes:\n{}", describe(&violations, &records));
+                bail!(
+                    "TRUSTSPAN_SEED={seed}, found after {sent} writes:\n{}",
+                    describe(&violations, &records, &recorder)
+                );
             }
             // What B's owner does about its own objects. Those of A stay as they are.
             let names = [b, c];
@@ -364,7 +379,7 @@ fn writes_of_a_grammar_give_no_ca_and_no_token_and_stop_no_rotation(cluster: &Cl
                 bail!("TRUSTSPAN_SEED={seed}, within {sent} writes, a rotation of {b} waits: {error:#}\n{last}");
             }
             let violations = scene.runtime.block_on(oracle.trust(&scene.admin, &scene.good()))?;
-            ensure!(violations.is_empty(), "TRUSTSPAN_SEED={seed}: {}", describe(&violations, &records));
+            ensure!(violations.is_empty(), "TRUSTSPAN_SEED={seed}: {}", describe(&violations, &records, &recorder));
             scene.runtime.block_on(scene.restore(&[a]))?;
             scene.ensure_running()?;
         }

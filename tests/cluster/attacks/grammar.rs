@@ -325,6 +325,8 @@ impl Grammar {
         let good = if object.kind == Secret { json!(base64(&good)) } else { json!(good) };
         let is_journal = object.name.ends_with("journal");
         changes.retain(|change| !change.is_of_marks() && !change.path().ends_with("~1gateway-secret"));
+        // A serving certificate that clients need no CA for takes their CA out of the bundles.
+        changes.retain(|change| change.path() != "/data/tls.crt");
         changes.retain(|change| !is_journal || change.path().starts_with("/metadata"));
         for change in changes.iter_mut() {
             if change.path() == "/data" || change.path() == "/data/ca.crt" {

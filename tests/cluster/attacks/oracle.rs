@@ -79,7 +79,7 @@ fn places(Tenants { a, b, c }: &Tenants) -> Vec<Place> {
 }
 
 /// The texts of a Secret or ConfigMap, as one line.
-fn texts(object: &Object, stored: &Value) -> String {
+pub(super) fn texts(object: &Object, stored: &Value) -> String {
     let decoded = |value: &Value| {
         let bytes = STANDARD.decode(value.as_str().unwrap_or_default()).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
