@@ -138,6 +138,18 @@ pub(crate) fn case_of(name: &str, side: Side) -> Result<Case> {
         authorities.push((made, parent));
     }
 
+    // Two CAs that signed each other with keys that they no longer have: each names the other as its issuer.
+    let mutual = &mut Seed::of_run(&format!("{name}, mutual"));
+    if rarely(8, mutual) {
+        let plain = |number: usize| Spec { subject_key_id: false, ..Spec::ca(format!("mutual {number}")) };
+        let number = authorities.len();
+        for (own, other) in [(0, 1), (1, 0)] {
+            let before = Identity::root(plain(other), keys.any()?)?;
+            authorities.push((before.issue(plain(own), keys.any()?)?, None));
+        }
+        description.push(format!("{number} and {} are signed by previous keys of each other", number + 1));
+    }
+
     // The bundle: most of the CAs, some twice, in any order.
     let mut inside: Vec<usize> = (0..authorities.len()).filter(|_| !rarely(5, seed)).collect();
     if inside.is_empty() {
@@ -216,7 +228,7 @@ pub(crate) fn case_of(name: &str, side: Side) -> Result<Case> {
     // OpenSSL's trust settings, from another seed, so that the other cases stay as they are.
     let settings = &mut Seed::of_run(&format!("{name}, trust settings"));
     // For servers other purposes count.
-    let has_settings = side == Side::Clients && rarely(8, settings);
+    let has_settings = side == Side::Clients && rarely(4, settings);
     let mut written = |authority: &Identity| match has_settings && rarely(2, settings) {
         true => mutate::with_trust_settings(&authority.der, settings),
         false => authority.pem(),
