@@ -180,9 +180,9 @@ impl Inventory {
         now: Timestamp,
     ) -> GatewaySecretStatus {
         let Some(managed) = managed else { return status };
-        let former = status.leaves.take().into_iter().flatten().filter(|leaf| leaf.kind == LeafKind::Client);
+        let earlier = status.leaves.take().into_iter().flatten().filter(|leaf| leaf.kind == LeafKind::Client);
         let mut leaves: Vec<_> = match self.clients.get(&index) {
-            None => former.collect(),
+            None => earlier.collect(),
             Some(clients) => {
                 let seen = clients.iter();
                 seen.filter_map(|(name, seen)| leaf(LeafKind::Client, entry, name, &seen.chain)).collect()

@@ -34,7 +34,7 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
         }
         for entry in ca.bundle.entries.iter().filter(|e| e.certificate.is_not_yet_valid(context.now)) {
             let (subject, start) = (brief(&entry.certificate.subject), entry.certificate.not_before);
-            // The present certificate verifies its clients, if it is the one that the proxy takes. `expired-beside-renewed` reports the order.
+            // The present certificate verifies its clients, if it is the one that the proxy takes. Another rule reports the order.
             let first = first.get(entry.certificate.subject_der.as_slice());
             let renews =
                 |first: &Certificate| first.is_valid_at(context.now) && verify_the_same(first, &entry.certificate);
