@@ -74,9 +74,11 @@ pub fn markdown() -> String {
              the way around `managed-in-use` and `managed-renamed` is to delete the GatewaySecret. Everyone who may edit a RotationPolicy \
              controls the severities in its namespace.\n\nA Secret is judged now and at every future date in it (the 64 earliest). A \
              finding that time alone will cause is a warning with its date: an order of CAs that fails once one of them has expired, two \
-             CAs with one subject that both become valid, a gap without a valid CA. It is reported however far ahead, since another order \
-             fixes it today. The end of a certificate is reported when its renewal is due: a CA or leaf by `expiring`, a revocation list \
-             by `crl-expired`. A bundle that is valid for ten years has no finding.\n\nIn an emergency the annotation \
+             CAs with one subject that both become valid, a gap without a valid CA. It is reported however far ahead, since it can be prevented \
+             then. An edit that would cost a client today is named with its time or its condition. The end of a certificate is reported when its renewal is due: a CA or leaf by `expiring`, a revocation list \
+             by `crl-expired`. A bundle that is valid for ten years has no finding.\n\nLines count in the decoded value, \
+             from 1: `kubectl get secret NAME -o jsonpath='{.data.ca\\.crt}' | base64 -d`. \"Remove line 12\" means the certificate that begins \
+             there, from BEGIN to END.\n\nIn an emergency the annotation \
              `breakglass.trustspan.dev/<rule>: <reason>` on a Secret turns a denial into a warning, for requesters with a separate \
              permission, and in `check --break-glass` ([how](adr/0006-break-glass-is-a-path.md)).\n\n| rule | default | finding \
              |\n|---|---|---|\n";
