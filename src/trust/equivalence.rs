@@ -70,7 +70,7 @@ pub(crate) fn constrains_names(ca: &Certificate) -> bool {
 }
 
 /// Whether two certificates are of one CA and verify the same certificates while they are valid, apart from those that name the serial number of one:
-/// they have one issuer, too, since the path goes on to that. The authority key identifier does not count.
+/// they have one issuer, too, since the path goes on to that, and the same trust settings. The authority key identifier does not count.
 pub(super) fn verify_the_same(one: &Certificate, other: &Certificate) -> bool {
     let of = |certificate: &Certificate| {
         let mut body = Cbs(&certificate.der).take(SEQUENCE, "").ok()?.take(SEQUENCE, "").ok()?;
@@ -84,7 +84,8 @@ pub(super) fn verify_the_same(one: &Certificate, other: &Certificate) -> bool {
         found.sort();
         Some(found)
     };
-    one.supersedes(other) && one.issuer_der == other.issuer_der && of(one).is_some_and(|own| of(other) == Some(own))
+    let have_one_use = one.issuer_der == other.issuer_der && one.trusts_clients == other.trusts_clients;
+    one.supersedes(other) && have_one_use && of(one).is_some_and(|own| of(other) == Some(own))
 }
 
 /// The object identifier and the whole of each extension.
