@@ -479,22 +479,18 @@ fn judges_a_secret_for_the_gateways_of_the_input_that_name_it() {
             "stringData": {"tls.crt": leaf.pem(), "tls.key": leaf.key_pem()},
         })
     };
-    let found = |leaf: &Leaf, others: &[Json<'static>]| {
+    let with = |object: &Json<'static>, others: &[Json<'static>]| {
         let mut inventory = Inventory::new(Vec::<Entry>::new());
         others.iter().for_each(|object| inventory.take(&object.into(), "default", now()));
-        checked(&secret(leaf, "shop"), &Context::new(inventory, Outlook::Whole, now())).unwrap()
+        checked(object, &Context::new(inventory, Outlook::Whole, now())).unwrap()
     };
+    let found = |leaf: &Leaf, others: &[Json<'static>]| with(&secret(leaf, "shop"), others);
     let shop = root.leaf("shop.example.com");
     let of = |mode: &str| gateway(tls(mode), "shop.example.com");
     assert_eq!(found(&shop, &[of("SIMPLE")]), []);
     assert_eq!(found(&shop, &[of("MUTUAL")]), [("empty", Severity::Deny)]);
     assert_eq!(found(&shop, &[of("MUTUAL"), secret(&shop, "shop-cacert")]), [], "istiod takes the CAs from that one");
     let bare = |name: &str, data: Json<'static>| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "mesh", "name": name}, "stringData": data});
-    let with = |object: &Json<'static>, others: &[Json<'static>]| {
-        let mut inventory = Inventory::new(Vec::<Entry>::new());
-        others.iter().for_each(|object| inventory.take(&object.into(), "default", now()));
-        checked(object, &Context::new(inventory, Outlook::Whole, now())).unwrap()
-    };
     let denied = [("empty", Severity::Deny)];
     let sibling = secret(&shop, "shop-cacert");
     assert_eq!(with(&sibling, &[of("MUTUAL"), sibling.clone()]), denied, "that one has no CA either");

@@ -1,6 +1,6 @@
 //! `not-yet-valid`: a leaf or CA that is not valid yet.
 
-use super::expired::is_intermediate;
+use super::expired::{identity, is_intermediate, valid};
 use std::collections::HashMap;
 
 use super::{Observation, Rule, Severity};
@@ -64,11 +64,12 @@ fn check(context: &RuleContext<'_>) -> Vec<Observation> {
         );
         seen.push(Observation::new(chain.field(), leaf.fingerprint.as_str(), message));
     }
+    let valid = valid(chain, context.now);
     let future = chain.bundle.entries.iter().skip(1).filter(|e| e.certificate.is_not_yet_valid(context.now));
     seen.extend(future.filter(|entry| is_intermediate(&entry.certificate)).map(|entry| {
         let certificate = &entry.certificate;
         // One that is valid, and signed the same certificates.
-        let is_known = chain.certificates().any(|other| other.supersedes(certificate) && other.is_valid_at(context.now));
+        let is_known = valid.contains_key(&identity(certificate));
         let effect = match is_known {
             true => "expected only the valid one, which the chain has, too; remove this one until then",
             false => "expected a valid one: clients that trust only the root refuse the chain until then; wait, or reissue it",
